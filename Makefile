@@ -1,0 +1,52 @@
+# Every target sets up what it needs by itself; see CONTRIBUTING.md.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+COMPILED_SOURCES := src/tidelog/records/kernel.py src/tidelog/wire/engine.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-all check conformance bench lock peers clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(STAMP) ## .venv with tidelog in it, compiled if there is a C compiler
+
+$(STAMP): requirements.lock pyproject.toml setup.py $(COMPILED_SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python tools/check_compiled.py
+	touch $@
+
+run: setup ## a partition on disk: write a million records, read, compact, crash, recover
+	$(BIN)/python examples/log_tour.py
+
+test: setup ## the tests that need nothing but Python
+	$(BIN)/python -m pytest -m "not jvm and not long" tests/unit tests/property tests/sim
+
+test-all: test peers ## and the long ones, and those beside the JVM
+	$(BIN)/python -m pytest -m "jvm or long" tests/unit tests/property tests/sim tests/system
+
+check: setup ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+conformance: setup peers ## Apache Kafka's own tools and brokers judge what we write
+	$(BIN)/python -m pytest tests/conformance
+
+bench: setup peers ## the speed tables, beside the peers
+	$(BIN)/python -m bench
+
+peers: setup ## Apache Kafka 3.9.1 and 4.1.0 as Maven gives them
+	$(BIN)/python tools/peers.py
+
+lock: setup ## pin anew what pyproject.toml asks for
+	$(BIN)/python tools/lock.py
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .cache build src/*.egg-info
+	find src -name '*.so' -delete

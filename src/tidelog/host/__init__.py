@@ -1,0 +1,1 @@
+"""The real homes of the ports: this machine's clock, chance and disk."""

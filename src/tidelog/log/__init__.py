@@ -1,0 +1,1 @@
+"""One partition on disk, in Kafka's directory format (S10)."""

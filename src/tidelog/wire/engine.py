@@ -1,0 +1,1 @@
+"""Runs compiled message plans over bytes."""
