@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-COMPILED_SOURCES := src/tidelog/records/kernel.py src/tidelog/wire/engine.py
+COMPILED_SOURCES := $(wildcard src/tidelog/records/*.py src/tidelog/records/*.pxd) src/tidelog/wire/engine.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all check conformance bench lock peers clean
@@ -42,7 +42,7 @@ bench: setup peers ## the speed tables, beside the peers
 	$(BIN)/python -m bench
 
 peers: setup ## Apache Kafka 3.9.1 and 4.1.0 as Maven gives them
-	$(BIN)/python tools/peers.py
+	$(BIN)/python -m peers
 
 lock: setup ## pin anew what pyproject.toml asks for
 	$(BIN)/python tools/lock.py

@@ -3,14 +3,17 @@
 import importlib
 import shutil
 import sys
+import tomllib
+from pathlib import Path
 
-MODULES = ["tidelog.records.kernel", "tidelog.wire.engine"]
+PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
 def main() -> int:
-    slow = [name for name in MODULES if str(importlib.import_module(name).__file__).endswith(".py")]
+    modules = tomllib.loads(PROJECT.read_text())["tool"]["tidelog"]["compiled"]
+    slow = [name for name in modules if str(importlib.import_module(name).__file__).endswith(".py")]
     if not slow:
-        print("compiled: " + ", ".join(MODULES))
+        print("compiled: " + ", ".join(modules))
         return 0
     if shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"):
         print("a C compiler is here, yet these run as plain Python: " + ", ".join(slow), file=sys.stderr)

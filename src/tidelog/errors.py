@@ -242,6 +242,18 @@ class InvalidProducerEpochError(TidelogError):
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+class InvalidTxnStateError(TidelogError):
+    """A write that does not fit the producer's transaction on the partition."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class TransactionCoordinatorFencedError(TidelogError):
+    """A transaction marker of a coordinator that has been replaced."""
+
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
 class WireError(TidelogError):
     """Bytes that are not the message they claim to be."""
 

@@ -39,7 +39,7 @@ class Random(Protocol):
 class File(Protocol):
     """An open file, written and read at positions. It has no cursor, so readers never disturb each other.
 
-    Every failure is a StorageError.
+    Every failure is a StorageError; to use it after it was closed is a ValueError, a fault of the caller.
     """
 
     path: str
@@ -54,7 +54,7 @@ class File(Protocol):
         """At most `size` bytes; fewer only at the end of the file."""
         ...
 
-    def read_cached(self, position: int, size: int) -> bytes | None:
+    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
         """Like read_at if that needs no wait for the device, else None: then submit read_at."""
         ...
 
@@ -76,7 +76,8 @@ class Lock(Protocol):
 class Disk(Protocol):
     """Files by path. Calls work at once, on the caller's thread; `submit` is the way to the disk threads.
 
-    Names made or removed survive a power loss only after `sync_directory`.
+    Names made or removed survive a power loss only after `sync_directory`. Removing or replacing a name
+    closes the Files that are open under it.
     Every failure is a StorageError, but for FileNotFoundError where a file was expected.
     """
 
@@ -105,7 +106,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Replaces the target. Atomic."""
+        """Replaces the target. Atomic. Open Files follow: `path` changes, also under a renamed directory."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -123,16 +124,22 @@ class Disk(Protocol):
         ...
 
     def submit(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run on a disk thread. Work with the same key runs one at a time, in the order it was submitted."""
+        """Run on a disk thread. Work with the same key runs one at a time, in the order it was submitted.
+
+        It is done even if the future is cancelled; then nobody hears of its result.
+        """
         ...
 
 
 class Ports(Protocol):
     """The three together, handed down from the process that starts things."""
 
-    clock: Clock
-    random: Random
-    disk: Disk
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def random(self) -> Random: ...
+    @property
+    def disk(self) -> Disk: ...
 
 
 def total_size(buffers: Iterable[Buffer]) -> int:

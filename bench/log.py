@@ -1,0 +1,250 @@
+"""The log: appends against bare writes, cost against size, recovery beside Kafka, appends while it is compacted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench.kafka_recovery import kafka_recovery_seconds
+from bench.table import Row, alternate
+from tidelog.host.clock import SystemClock
+from tidelog.host.disk import RealDisk
+from tidelog.host.limits import raise_open_file_limit
+from tidelog.log.cleaner import clean, plan_cleaning
+from tidelog.log.config import LogConfig
+from tidelog.log.directory import LogDirectory
+from tidelog.log.log import Log
+from tidelog.records.build import build_batch
+from tidelog.types import TopicPartition
+
+PARTITION = TopicPartition("bench", 0)
+GIGABYTE = 1 << 30
+IDLE_FEW, IDLE_MANY = 10, 10_000
+NO_LIMIT = 10**9
+
+
+def batch_of(record_bytes: int, batch_bytes: int, *, keys: Iterator[bytes] | None = None) -> bytearray:
+    count = batch_bytes // (record_bytes + 8)
+    now_ms = SystemClock().wall_ms()
+    return bytearray(build_batch([(now_ms, next(keys) if keys else None, bytes(record_bytes)) for _ in range(count)]))
+
+
+SIXTEEN_KB = batch_of(100, 16_300)
+
+
+@contextmanager
+def scratch() -> Iterator[str]:
+    """On the disk that holds the checkout, which is a real one where /tmp may be memory."""
+    base = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".cache")
+    os.makedirs(base, exist_ok=True)
+    path = tempfile.mkdtemp(prefix="bench-", dir=base)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def rows() -> list[Row]:
+    raise_open_file_limit()
+    return [
+        append_against_writev(),
+        *cost_against_idle_partitions(),
+        *cost_against_log_size(),
+        recovery_against_kafka(),
+        append_during_compaction(),
+    ]
+
+
+# Appends and bare writes
+
+
+def append_against_writev(megabytes: int = 256) -> Row:
+    """The same bytes to the same disk, once as a log takes them and once by os.writev alone."""
+    count = (megabytes << 20) // len(SIXTEEN_KB)
+    moved = count * len(SIXTEEN_KB)
+    with scratch() as directory:
+        loop = asyncio.new_event_loop()
+        disk = RealDisk()
+
+        def ours() -> None:
+            path = f"{directory}/log"
+            log = loop.run_until_complete(Log.open(disk, SystemClock(), path, PARTITION, LogConfig()))
+            append = log.append_as_leader
+            for _ in range(count):
+                append(SIXTEEN_KB, 0)
+            disk.remove_directory(path)
+
+        def bare() -> None:
+            path = f"{directory}/bare"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT)
+            view = memoryview(SIXTEEN_KB)
+            for _ in range(count):
+                os.writev(fd, [view[:16], view[16:]])
+            os.close(fd)
+            os.unlink(path)
+
+        ours_s, bare_s = alternate(ours, bare, rounds=5)
+        disk.close()
+        loop.close()
+    return Row(
+        "append of 16 kB batches, against os.writev",
+        f"{moved / ours_s / 1e9:.2f} GB/s",
+        f"{moved / bare_s / 1e9:.2f} GB/s",
+        bare_s / ours_s,
+        0.5,
+    )
+
+
+# What must not matter
+
+
+def cost_against_idle_partitions() -> list[Row]:
+    """Append and read on one partition, with few and with very many idle ones open beside it."""
+    with scratch() as directory:
+        few = asyncio.run(_costs_with_idle(f"{directory}/few", IDLE_FEW))
+        many = asyncio.run(_costs_with_idle(f"{directory}/many", IDLE_MANY))
+    return [
+        Row(f"{what}, {IDLE_MANY:,} idle partitions against {IDLE_FEW}", _us(slow), _us(fast), fast / slow, 0.8)
+        for what, slow, fast in zip(("append", "read"), many, few, strict=True)
+    ]
+
+
+async def _costs_with_idle(path: str, idle: int) -> tuple[float, float]:
+    disk = RealDisk()
+    directory = await LogDirectory.open(disk, SystemClock(), random.SystemRandom(), path, lambda topic: LogConfig())
+    one = batch_of(100, 1000)
+    for number in range(idle):
+        (await directory.create(TopicPartition("idle", number))).append_as_leader(one, 0)
+    log = await directory.create(PARTITION)
+    costs = _append_and_read_costs(log)
+    disk.close()
+    return costs
+
+
+def cost_against_log_size() -> list[Row]:
+    """Append and read at the end of a small log and of a large one."""
+    with scratch() as directory:
+        small = asyncio.run(_costs_after(f"{directory}/small", 1 << 20))
+        large = asyncio.run(_costs_after(f"{directory}/large", 2 * GIGABYTE))
+    return [
+        Row(f"{what}, a log of 2 GB against one of 1 MB", _us(slow), _us(fast), fast / slow, 0.8)
+        for what, slow, fast in zip(("append", "read"), large, small, strict=True)
+    ]
+
+
+async def _costs_after(path: str, size: int) -> tuple[float, float]:
+    disk = RealDisk()
+    log = await Log.open(disk, SystemClock(), path, PARTITION, LogConfig(segment_bytes=64 << 20))
+    while log.size_bytes < size:
+        for _ in range(256):
+            log.append_as_leader(SIXTEEN_KB, 0)
+    await log.flush()
+    costs = _append_and_read_costs(log)
+    disk.close()
+    return costs
+
+
+def _append_and_read_costs(log: Log, count: int = 2000, rounds: int = 7) -> tuple[float, float]:
+    """Median seconds of one append and of one located read near the end."""
+    batch = batch_of(100, 1000)
+    appends, reads = [], []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(count):
+            log.append_as_leader(batch, 0)
+        middle = time.perf_counter()
+        first = log.log_end_offset - 1000
+        for step in range(count):
+            log.read_now(first + step % 900, 4096).read()
+        appends.append((middle - start) / count)
+        reads.append((time.perf_counter() - middle) / count)
+    return statistics.median(appends), statistics.median(reads)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
+
+
+# Recovery
+
+
+def recovery_against_kafka() -> Row:
+    """1 GB in one partition, opened after a kill with nothing known to be synced; both read it from the page cache."""
+    with scratch() as directory:
+        partition = f"{directory}/{PARTITION}"
+        asyncio.run(_write_log(partition, GIGABYTE))
+        ours = statistics.median(asyncio.run(_recovery_seconds(partition)) for _ in range(3))
+        kafka = statistics.median(kafka_recovery_seconds(partition) for _ in range(3))
+    return Row("recovery of 1 GB after a kill, against Kafka 3.9.1", f"{ours:.2f} s", f"{kafka:.2f} s", kafka / ours, 1.0)
+
+
+async def _write_log(path: str, size: int) -> None:
+    disk = RealDisk()
+    log = await Log.open(disk, SystemClock(), path, PARTITION, LogConfig())
+    while log.size_bytes < size:
+        log.append_as_leader(SIXTEEN_KB, 0)
+    await log.flush()
+    disk.close()
+
+
+async def _recovery_seconds(path: str) -> float:
+    disk = RealDisk()
+    start = time.perf_counter()
+    await Log.open(disk, SystemClock(), path, PARTITION, LogConfig(), clean=False, recovery_point=0)
+    took = time.perf_counter() - start
+    disk.close()
+    return took
+
+
+# Compaction
+
+
+def append_during_compaction() -> Row:
+    """p99 of an append on the loop, paced, while a disk thread compacts 1 GB, against the same without."""
+    with scratch() as directory:
+        alone, during, seconds = asyncio.run(_append_latencies(directory))
+    what = f"p99 of append while 1 GB is compacted (in {seconds:.1f} s), against alone"
+    return Row(what, _us(during), _us(alone), alone / during, 0.5)
+
+
+async def _append_latencies(directory: str) -> tuple[float, float, float]:
+    disk = RealDisk()
+    config = LogConfig(segment_bytes=128 << 20, cleanup_compact=True, cleanup_delete=False)
+    dirty = await Log.open(disk, SystemClock(), f"{directory}/dirty", PARTITION, config)
+    keys = (b"key-%07d" % random.randrange(1_000_000) for _ in iter(int, 1))
+    pool = [batch_of(100, 16_300, keys=keys) for _ in range(500)]
+    while dirty.size_bytes < GIGABYTE:
+        dirty.append_as_leader(random.choice(pool), 0)
+    dirty.high_watermark = dirty.log_end_offset
+    dirty.roll()
+    await dirty.flush()
+    busy = await Log.open(disk, SystemClock(), f"{directory}/busy", PARTITION, LogConfig())
+    alone = await _paced_appends(busy, lambda: False)
+    plan = await plan_cleaning(dirty, 0)
+    start = time.perf_counter()
+    cleaning = asyncio.ensure_future(clean(dirty, plan, random.SystemRandom()))
+    during = await _paced_appends(busy, cleaning.done)
+    await cleaning
+    took = time.perf_counter() - start
+    disk.close()
+    return alone, during, took
+
+
+async def _paced_appends(log: Log, done: object, count: int = 3000) -> float:
+    """A batch every half millisecond, as a busy partition gets them; seconds below which 99 of 100 appends stay."""
+    batch = batch_of(100, 1000)
+    took: list[float] = []
+    assert callable(done)
+    while len(took) < count and not (took and done()):
+        await asyncio.sleep(0.0005)
+        start = time.perf_counter()
+        log.append_as_leader(batch, 0)
+        took.append(time.perf_counter() - start)
+    return statistics.quantiles(took, n=100)[98]

@@ -1,0 +1,143 @@
+"""Compaction of one log (S10.3): the last record of each key stays, at its offset.
+
+The reading and writing runs on a disk thread and spends its time in the kernel, without the GIL, so that
+the loop goes on appending. The loop itself only plans, and puts the new segments in their place.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from tidelog.log.compaction_plan import Plan, SegmentSize, groups, plan
+from tidelog.log.log import Log
+from tidelog.log.names import CLEANED, SWAP
+from tidelog.log.rewriting import BatchFilter, batches, rewrite
+from tidelog.log.segment import Segment
+from tidelog.log.segments import Segments
+from tidelog.log.transaction_filter import TransactionFilter
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.trimming import delete_later
+from tidelog.ports import Random
+from tidelog.records.compaction import OffsetMap, index_batch
+from tidelog.records.control import control_type
+from tidelog.types import Offset
+
+DEDUPE_BUFFER_BYTES = 128 << 20
+_SEED_BYTES = 16
+_LANE = "clean"
+
+
+class Cleaned(NamedTuple):
+    """What one cleaning did."""
+
+    end_offset: Offset
+    """The next one starts here."""
+    bytes_before: int
+    bytes_after: int
+
+
+async def plan_cleaning(log: Log, first_dirty_offset: Offset) -> Plan:
+    """What could be cleaned in this log now."""
+    segments = list(log.segments)
+    facts = await log.work.beside(lambda: [_facts(segment) for segment in segments])
+    return plan(
+        facts,
+        log.config,
+        first_dirty_offset=first_dirty_offset,
+        log_start_offset=log.log_start_offset,
+        stable_offset=log.last_stable_offset,
+        now_ms=log.clock.wall_ms(),
+    )
+
+
+async def clean(
+    log: Log, what: Plan, random: Random, *, buffer_bytes: int = DEDUPE_BUFFER_BYTES
+) -> Cleaned | None:
+    """Carry out a plan. None if the log was cut or shortened meanwhile: what is done is done, plan the rest anew."""
+    segments = log.segments.copy()
+    offsets = OffsetMap(buffer_bytes, random.randbytes(_SEED_BYTES))
+    aborted = await log.aborted_transactions(log.log_start_offset, what.end_offset)
+    end = await log.work.beside(lambda: _index(offsets, segments, what, aborted), _LANE)
+    sources = [segment for segment in segments if segment.base_offset < end]
+    batch_filter = BatchFilter(
+        offsets,
+        TransactionFilter(aborted),
+        {state.producer_id: (state.last_offset, state.epoch) for state in log.producers.states.values()},
+        what.end_offset - 1,
+        log.clock.wall_ms(),
+        log.config.delete_retention_ms,
+    )
+    before = after = 0
+    pending: list[Segment] = []
+    new: Segment | None = None
+    for count in groups([_facts(segment) for segment in sources], log.config):
+        old, sources = sources[:count], sources[count:]
+        pending += old
+        new = await log.work.beside(partial(_rewrite_group, log, old, new, batch_filter), _LANE)
+        if new.size == 0 and sources:
+            continue  # nothing is left of these: what comes next goes to the same segment
+        before += sum(segment.size for segment in pending)
+        after += new.size
+        if not await _swap_in(log, pending, new):
+            return None
+        pending, new = [], None
+    return Cleaned(end, before, after)
+
+
+def _facts(segment: Segment) -> SegmentSize:
+    largest_timestamp = segment.largest_timestamp()
+    return SegmentSize(segment.base_offset, segment.size, segment.index_bytes, largest_timestamp)
+
+
+def _index(offsets: OffsetMap, segments: Segments, what: Plan, aborted: list[AbortedTxn]) -> Offset:
+    """Enter the last offset of each key of the dirty part; where it ended, short of the plan if the map is full."""
+    transactions = TransactionFilter(aborted)
+    for place in range(segments.place_of(what.first_dirty_offset), len(segments)):
+        segment = segments[place]
+        if segment.base_offset >= what.end_offset:
+            break
+        for header, buffer, position in batches(segment):
+            if header.last_offset < what.first_dirty_offset:
+                continue
+            if header.is_control:
+                transactions.marker_is_empty(header, control_type(buffer, header, position))
+            elif not transactions.drops_data(header) and not index_batch(offsets, buffer, header, position):
+                return header.base_offset
+    return what.end_offset
+
+
+def _rewrite_group(log: Log, old: list[Segment], new: Segment | None, batch_filter: BatchFilter) -> Segment:
+    if new is None:
+        new = Segment.new(log.disk, log.directory, old[0].base_offset, log.config, old[0].created_ms, stage=CLEANED)
+    rewrite(old, new, batch_filter)
+    return new
+
+
+async def _swap_in(log: Log, old: list[Segment], new: Segment) -> bool:
+    """Put one segment in the place of those it was made from. The order of the steps is what `leftovers` relies on."""
+    place = log.segments.place_of(old[0].base_offset)
+
+    def complete() -> None:
+        new.move_to(SWAP)
+        log.disk.sync_directory(log.directory)
+
+    def finish() -> None:
+        log.disk.sync_directory(log.directory)
+        new.move_to("")
+        log.disk.sync_directory(log.directory)
+
+    if _stands(log, place, old):
+        await log.work.run(complete)
+    if not _stands(log, place, old):
+        await log.work.run(new.remove)
+        return False
+    log.segments.replace(place, place + len(old), [new])
+    new.sealed = True
+    new.release_indexes()
+    delete_later(log, old, finish)
+    return True
+
+
+def _stands(log: Log, place: int, old: list[Segment]) -> bool:
+    return list(log.segments)[place : place + len(old)] == old and not log.being_cut

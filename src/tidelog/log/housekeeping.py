@@ -1,0 +1,113 @@
+"""What a log directory does by itself, in the background: retention, flushes, checkpoints, cleaning, expiry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tidelog.errors import CorruptBatchError, StorageError
+from tidelog.log.cleaner import DEDUPE_BUFFER_BYTES, clean, plan_cleaning
+from tidelog.log.compaction_plan import Plan, due
+from tidelog.log.directory import LogDirectory
+from tidelog.log.log import Log
+from tidelog.log.trimming import delete_expired
+from tidelog.ports import Random
+from tidelog.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often, by Kafka's settings and with its defaults."""
+
+    retention_check_ms: int = 300_000
+    flush_check_ms: int = 1_000
+    checkpoint_ms: int = 5_000
+    cleaner_backoff_ms: int = 15_000
+    producer_expiration_check_ms: int = 600_000
+
+
+class Housekeeping:
+    """Runs while the directory is online. One cleaning at a time, the dirtiest log first."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        random: Random,
+        intervals: Intervals = Intervals(),  # noqa: B008 (frozen)
+        dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES,
+    ) -> None:
+        self._directory = directory
+        self._random = random
+        self._intervals = intervals
+        self._dedupe_buffer_bytes = dedupe_buffer_bytes
+        self._tasks: list[asyncio.Task[None]] = []
+        self.uncleanable: dict[TopicPartition, str] = {}
+        """Logs that failed to be cleaned, and why; they are left alone."""
+
+    def start(self) -> None:
+        intervals = self._intervals
+        for work, interval_ms in (
+            (self.enforce_retention, intervals.retention_check_ms),
+            (self.flush_overdue, intervals.flush_check_ms),
+            (self._directory.checkpoint, intervals.checkpoint_ms),
+            (self.clean_dirtiest, intervals.cleaner_backoff_ms),
+            (self.expire_producers, intervals.producer_expiration_check_ms),
+        ):
+            self._tasks.append(asyncio.ensure_future(self._repeat(work, interval_ms)))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _repeat(self, work: Callable[[], Awaitable[object]], interval_ms: int) -> None:
+        while self._directory.offline is None:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await work()
+            except StorageError:
+                return  # the directory is offline, and has said so
+
+    async def enforce_retention(self) -> int:
+        """How many segments went."""
+        return sum([await delete_expired(log) for log in self._logs()])
+
+    async def flush_overdue(self) -> None:
+        for log in self._logs():
+            if log.flush_due:
+                await log.flush()
+
+    async def expire_producers(self) -> None:
+        for log in self._logs():
+            log.producers.remove_expired(log.clock.wall_ms())
+
+    async def clean_dirtiest(self) -> bool:
+        """Clean the log with the largest share of dirty bytes, or one whose time is over; False if none is due."""
+        candidates: list[tuple[Plan, Log]] = []
+        for log in self._logs():
+            if log.config.cleanup_compact and log.partition not in self.uncleanable:
+                first_dirty = self._directory.cleaner_offsets.get(log.partition, 0)
+                found = await plan_cleaning(log, first_dirty)
+                if due(found, log.config):
+                    candidates.append((found, log))
+        if not candidates:
+            return False
+        what, log = max(candidates, key=lambda candidate: (candidate[0].overdue, candidate[0].dirty_ratio))
+        try:
+            done = await clean(log, what, self._random, buffer_bytes=self._dedupe_buffer_bytes)
+        except CorruptBatchError as failure:
+            self.uncleanable[log.partition] = str(failure)
+            _log.error("%s is not compacted any more: %s", log.partition, failure)
+            return False
+        if done is not None:
+            self._directory.cleaner_offsets[log.partition] = done.end_offset
+            await self._directory.checkpoint()
+        return True
+
+    def _logs(self) -> list[Log]:
+        return list(self._directory.logs.values())

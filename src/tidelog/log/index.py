@@ -1,0 +1,159 @@
+"""The two sparse indexes of a segment, kept in memory exactly as they stand on disk.
+
+A lookup is a binary search over the raw entries, so an index that is read needs no parsing, and
+one that is written needs no second copy. The file is written when the segment is flushed, rolled
+or closed; after a crash it is made anew from the log, so it is never ahead of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+
+from tidelog.ports import Disk
+from tidelog.types import Buffer, Offset
+
+
+class Index:
+    """Entries of one fixed size, appended in order; `written` of their bytes are already in the file."""
+
+    __slots__ = ("_data", "_limit_bytes", "_written", "path")
+
+    entry = struct.Struct("")
+
+    def __init__(self, path: str, limit_bytes: int, data: Buffer = b"") -> None:
+        self.path = path
+        self._limit_bytes = limit_bytes
+        self._data = bytearray(data)
+        self._written = len(data)
+
+    def __len__(self) -> int:
+        return len(self._data) // self.entry.size
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    @property
+    def full(self) -> bool:
+        """No room for two more: the roll that this causes adds a last one."""
+        return len(self._data) + 2 * self.entry.size > self._limit_bytes
+
+    def key(self, slot: int) -> int:
+        """What the entries are ordered by: the entry's first field."""
+        return self.entry.unpack_from(self._data, slot * self.entry.size)[0]  # type: ignore[no-any-return]
+
+    def floor(self, key: int) -> int:
+        """The slot of the last entry at or below `key`, or -1."""
+        return bisect_right(range(len(self)), key, key=self.key) - 1
+
+    def ceiling(self, key: int) -> int:
+        """The slot of the first entry at or above `key`, or the number of entries."""
+        return bisect_left(range(len(self)), key, key=self.key)
+
+    def keep(self, count: int) -> None:
+        """Drop all entries but the first `count`."""
+        del self._data[count * self.entry.size :]
+        self._written = min(self._written, len(self._data))
+
+    def changes(self) -> tuple[int, bytes]:
+        """Where in the file to write what the file does not have yet; taken on the loop, written by a disk thread."""
+        position = self._written
+        self._written = len(self._data)
+        return position, bytes(memoryview(self._data)[position:])
+
+
+class OffsetIndex(Index):
+    """(last offset of a batch, relative to the segment's base) to the position where that batch starts."""
+
+    __slots__ = ("_base_offset",)
+
+    entry = struct.Struct(">ii")
+
+    def __init__(self, path: str, base_offset: Offset, limit_bytes: int, data: Buffer = b"") -> None:
+        super().__init__(path, limit_bytes, data)
+        self._base_offset = base_offset
+
+    def append(self, last_offset: Offset, position: int) -> None:
+        self._data += self.entry.pack(last_offset - self._base_offset, position)
+
+    def position_for(self, offset: Offset) -> int:
+        """A position at or before the batch that holds `offset`, never past it."""
+        slot = self.floor(offset - self._base_offset)
+        return self[slot][1] if slot >= 0 else 0
+
+    def __getitem__(self, slot: int) -> tuple[Offset, int]:
+        relative, position = self.entry.unpack_from(self._data, slot * self.entry.size)
+        return self._base_offset + relative, position
+
+    def truncate(self, offset: Offset) -> None:
+        """Drop entries of batches that end at or after `offset`."""
+        self.keep(self.ceiling(offset - self._base_offset))
+
+    def sane(self, segment_bytes: int) -> bool:
+        """Whether an index found on disk can belong to its segment; if not it is made anew."""
+        if len(self._data) % self.entry.size:
+            return False
+        if not len(self):
+            return True
+        last_offset, position = self[len(self) - 1]
+        return last_offset >= self._base_offset and 0 <= position < max(segment_bytes, 1)
+
+
+class TimeIndex(Index):
+    """(the largest timestamp so far, the last offset of the batch that has it): timestamps only grow."""
+
+    __slots__ = ("_base_offset",)
+
+    entry = struct.Struct(">qi")
+
+    def __init__(self, path: str, base_offset: Offset, limit_bytes: int, data: Buffer = b"") -> None:
+        super().__init__(path, limit_bytes, data)
+        self._base_offset = base_offset
+
+    def append(self, timestamp: int, offset: Offset) -> None:
+        """A no-op unless the timestamp is larger than the last: equal or older ones say nothing new."""
+        count = len(self)
+        if count == 0 or timestamp > self.key(count - 1):
+            self._data += self.entry.pack(timestamp, offset - self._base_offset)
+
+    def __getitem__(self, slot: int) -> tuple[int, Offset]:
+        timestamp, relative = self.entry.unpack_from(self._data, slot * self.entry.size)
+        return timestamp, self._base_offset + relative
+
+    def last(self) -> tuple[int, Offset] | None:
+        return self[len(self) - 1] if len(self) else None
+
+    def offset_before(self, timestamp: int) -> Offset:
+        """An offset such that every record before it is older than `timestamp`."""
+        slot = self.ceiling(timestamp) - 1
+        return self[slot][1] if slot >= 0 else self._base_offset
+
+    def truncate(self, offset: Offset) -> None:
+        """Drop entries that point at or past `offset`."""
+        relative = offset - self._base_offset
+        count = bisect_left(range(len(self)), relative, key=lambda slot: self[slot][1] - self._base_offset)
+        self.keep(count)
+
+    def sane(self) -> bool:
+        if len(self._data) % self.entry.size:
+            return False
+        last = self.last()
+        if last is None:
+            return True
+        rises = len(self) == 1 or last[0] > self.key(0)
+        return rises and last[1] >= self._base_offset
+
+
+def write_index(disk: Disk, path: str, position: int, data: bytes, *, sync: bool) -> None:
+    """Bring an index file up to date: all before `position` is there already, anything after is replaced."""
+    file = disk.open(path, create=True)
+    try:
+        if file.size() != position:
+            file.truncate(position)
+        if data:
+            file.write_at(position, [data])
+        if sync:
+            file.sync()
+    finally:
+        file.close()

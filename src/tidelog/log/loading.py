@@ -1,0 +1,100 @@
+"""Opening a log: tidy what a crash left behind, recover what may be torn, rebuild what is derived (S10.4).
+
+All of it runs on a disk thread, before anybody else sees the log.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from tidelog.log import names
+from tidelog.log.checkpoints import read_epoch_checkpoint, write_epoch_checkpoint
+from tidelog.log.config import LogConfig
+from tidelog.log.epochs import LeaderEpochCache
+from tidelog.log.leftovers import remove_orphans, tidy
+from tidelog.log.producer_snapshot import ProducerSnapshots
+from tidelog.log.producers import Producers
+from tidelog.log.recovery import first_unchecked, load_producers, recover
+from tidelog.log.segment import Segment
+from tidelog.log.segments import Segments
+from tidelog.ports import Clock, Disk
+from tidelog.types import Offset
+
+
+class LoadedLog(NamedTuple):
+    """All that a log holds in memory, as found on disk."""
+
+    segments: Segments
+    epochs: LeaderEpochCache
+    producers: Producers
+    snapshots: ProducerSnapshots
+    log_start_offset: Offset
+    log_end_offset: Offset
+    recovery_point: Offset
+
+
+def load(
+    disk: Disk,
+    clock: Clock,
+    directory: str,
+    config: LogConfig,
+    clean: bool,
+    recovery_point: Offset,
+    log_start_offset: Offset,
+) -> LoadedLog:
+    """Without `clean`, everything from the recovery point on is checked batch by batch."""
+    if not disk.exists(directory):
+        disk.make_directory(directory)
+        disk.sync_directory(os.path.dirname(directory))
+    tidy(disk, directory, config)
+    now_ms = clock.wall_ms()
+    segments = _find_segments(disk, directory, config, now_ms)
+    if segments:
+        log_start_offset = max(log_start_offset, segments[0].base_offset)
+    epochs_path = os.path.join(directory, names.LEADER_EPOCHS)
+    epochs = LeaderEpochCache(read_epoch_checkpoint(disk, epochs_path))
+    snapshots = ProducerSnapshots(disk, directory)
+
+    producers: Producers | None = None
+    if segments and not clean:
+        trusted = first_unchecked(segments, recovery_point)
+        base_offset = segments[trusted].base_offset
+        producers = load_producers(segments[:trusted], snapshots, config, log_start_offset, base_offset, now_ms)
+        segments = recover(segments, recovery_point, epochs, producers)
+    elif segments:
+        segments[-1].resume()
+
+    if segments:
+        log_end_offset = segments[-1].find_end()
+    if not segments or log_end_offset < log_start_offset:
+        # The log start is a fact about what was deleted: records below it must not come back.
+        for segment in segments:
+            segment.remove()
+        segments = [Segment.new(disk, directory, log_start_offset, config, now_ms)]
+        log_end_offset = log_start_offset
+        producers = None
+    snapshots.remove_after(log_end_offset)
+    if producers is None:
+        producers = load_producers(segments, snapshots, config, log_start_offset, log_end_offset, now_ms)
+    for segment in segments[:-1]:
+        segment.sealed = True
+    stale = epochs.truncate_from_end(log_end_offset)
+    stale = epochs.truncate_from_start(log_start_offset) or stale
+    if stale or not clean:
+        write_epoch_checkpoint(disk, epochs_path, epochs.entries)
+    checked = log_end_offset if clean else min(recovery_point, log_end_offset)
+    return LoadedLog(Segments(segments), epochs, producers, snapshots, log_start_offset, log_end_offset, checked)
+
+
+def _find_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
+    """The segments by their .log files. Their indexes are not read before they are needed."""
+    segments: list[Segment] = []
+    for name in disk.list(directory):
+        base_offset = names.base_offset_of(name)
+        if base_offset is not None and name.endswith(names.LOG):
+            segment = Segment(disk, directory, base_offset, config, now_ms)
+            segment.size = disk.file_size(segment.file.path)
+            segments.append(segment)
+    remove_orphans(disk, directory, frozenset(segment.base_offset for segment in segments))
+    return segments

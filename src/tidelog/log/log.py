@@ -1,0 +1,381 @@
+"""The log of one partition: append at the end, read anywhere.
+
+It belongs to the event loop. Its plain methods are quick and work at once, its coroutines wait for disk
+threads; what those run touches files, and hands results back to the loop. `trimming` cuts a log at either
+end, `loading` brings it back after a stop or a crash, `cleaner` compacts it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from tidelog.errors import CorruptBatchError, OffsetOutOfRangeError, RecordTooLargeError, StorageError
+from tidelog.log import names
+from tidelog.log.checkpoints import write_epoch_checkpoint
+from tidelog.log.config import LogConfig
+from tidelog.log.index_memory import IndexMemory
+from tidelog.log.loading import LoadedLog, load
+from tidelog.log.producers import AppendOrigin, Producers
+from tidelog.log.reading import FoundTimestamp, Region, find_max_timestamp, find_timestamp, locate
+from tidelog.log.replay import note_producer
+from tidelog.log.segment import MAX_RELATIVE_OFFSET, NotCachedError, Segment
+from tidelog.log.segments import Segments
+from tidelog.log.transaction_index import AbortedTxn
+from tidelog.log.work import FileWork
+from tidelog.ports import Clock, Disk
+from tidelog.records.control import read_marker
+from tidelog.records.header import BatchHeader, check_crc, headers
+from tidelog.records.validate import validate
+from tidelog.types import Buffer, Epoch, Offset, TopicPartition
+
+_PLACE = struct.Struct(">qii")
+"""Base offset, length, leader epoch: the part of a batch that a leader writes itself; the CRC does not cover it."""
+
+OnFailure = Callable[[StorageError], None]
+
+
+async def _nothing_to_persist() -> None:
+    """A log without a log directory has no checkpoint."""
+
+
+class Appended(NamedTuple):
+    """Where a batch went. A duplicate went there earlier, and was not written again (S13.1)."""
+
+    base_offset: Offset
+    last_offset: Offset
+    max_timestamp: int
+    duplicate: bool = False
+
+
+class Log:
+    """Always: log_start_offset <= high_watermark <= log_end_offset, and recovery_point <= log_end_offset.
+
+    After a StorageError nothing more may be written: `on_failure` tells the owner, who takes the
+    whole log directory offline.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        loaded: LoadedLog,
+        on_failure: OnFailure,
+        index_memory: IndexMemory,
+    ) -> None:
+        self.partition = partition
+        self.directory = directory
+        self.config = config
+        self.disk = disk
+        self.clock = clock
+        self.failed: StorageError | None = None
+        self.work = FileWork(disk, directory, self._fail)
+        self.segments: Segments = loaded.segments
+        self.epochs = loaded.epochs
+        self.producers: Producers = loaded.producers
+        self.snapshots = loaded.snapshots
+        self.log_start_offset: Offset = loaded.log_start_offset
+        self.log_end_offset: Offset = loaded.log_end_offset
+        self.recovery_point: Offset = loaded.recovery_point
+        self.last_flush_ms = clock.wall_ms()
+        self.persist_recovery_point: Callable[[], Awaitable[None]] = _nothing_to_persist
+        """Set by the log directory: writes the recovery point down where a restart looks for it."""
+        self.being_cut = False
+        """While `trimming` takes the end off, nothing may be appended."""
+        self._high_watermark: Offset = loaded.log_start_offset
+        self._on_failure = on_failure
+        self._index_memory = index_memory
+
+    def _fail(self, failure: StorageError) -> None:
+        self.failed = failure
+        self._on_failure(failure)
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        *,
+        clean: bool = False,
+        recovery_point: Offset = 0,
+        log_start_offset: Offset = 0,
+        on_failure: OnFailure = lambda failure: None,
+        index_memory: IndexMemory | None = None,
+    ) -> Log:
+        """Open what is there, or an empty log. `clean`: the last owner closed it, so nothing needs checking."""
+        loaded = await disk.submit(
+            directory,
+            lambda: load(disk, clock, directory, config, clean, recovery_point, log_start_offset),
+        )
+        return cls(disk, clock, directory, partition, config, loaded, on_failure, index_memory or IndexMemory())
+
+    # Where the tide is
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Up to where the log is committed (S2); the replication rules decide it and set it here."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: Offset) -> None:
+        self._high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self.producers.on_high_watermark(self._high_watermark)
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Up to where read_committed may read (S13.3)."""
+        return self.producers.last_stable_offset(self._high_watermark, self.log_start_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.segments.size_bytes
+
+    # Append
+
+    def append_as_leader(
+        self,
+        batch: Buffer,
+        leader_epoch: Epoch,
+        *,
+        header: BatchHeader | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> Appended:
+        """Give one batch the next offsets and write it. With `header` the caller has checked the batch."""
+        if header is None:
+            header = validate(batch)
+        if header.size_bytes > self.config.max_message_bytes:
+            raise RecordTooLargeError(
+                f"a batch of {header.size_bytes} bytes for {self.partition} is above "
+                f"max.message.bytes = {self.config.max_message_bytes}"
+            )
+        base_offset = self.log_end_offset
+        if header.producer_id >= 0:
+            if header.is_control:
+                self._check_marker(batch, header, origin)
+            elif (known := self.producers.check(header, base_offset, origin)) is not None:
+                return Appended(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
+        placed = BatchHeader(base_offset, header.length, leader_epoch, *header[3:])
+        place = _PLACE.pack(base_offset, header.length, leader_epoch)
+        self._write([placed], (place, memoryview(batch)[_PLACE.size :]), header.size_bytes, batch)
+        return Appended(base_offset, self.log_end_offset - 1, header.max_timestamp)
+
+    def append_as_follower(self, buffer: Buffer) -> int:
+        """Take over batches with the offsets and epochs their leader gave them; how many bytes were whole batches.
+
+        A torn batch at the end, as fetch answers have, is left for the next fetch.
+        """
+        batches: list[BatchHeader] = []
+        size, expected = 0, self.log_end_offset
+        for position, header in headers(buffer):
+            check_crc(header, buffer, position)
+            if header.base_offset < expected or header.last_offset_delta < 0:
+                raise CorruptBatchError(
+                    f"{self.partition}: batch {header.base_offset}..{header.last_offset} does not follow {expected - 1}"
+                )
+            batches.append(header)
+            size = position + header.size_bytes
+            expected = header.next_offset
+        if batches:
+            self._write(batches, (memoryview(buffer)[:size],), size, buffer)
+        return size
+
+    def _write(self, batches: list[BatchHeader], buffers: tuple[Buffer, ...], size: int, source: Buffer) -> None:
+        assert not self.being_cut, f"append to {self.partition} while its end is being cut"
+        if self.failed is not None:
+            raise StorageError(f"{self.partition} is offline: {self.failed}")
+        segment = self.segments.active
+        if self._must_roll(segment, batches[0], batches[-1], size):
+            segment = self.roll(batches[0].base_offset)
+        try:
+            segment.append(batches, buffers, size)
+        except StorageError as failure:
+            self._fail(failure)
+            raise
+        position = 0
+        for header in batches:
+            if header.partition_leader_epoch != self.epochs.latest_epoch:
+                self._note_epoch(header.partition_leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                note_producer(self.producers, header, source, position, segment.transactions)
+            position += header.size_bytes
+        self.log_end_offset = batches[-1].next_offset
+
+    def _check_marker(self, batch: Buffer, header: BatchHeader, origin: AppendOrigin) -> None:
+        marker = read_marker(batch, header)
+        if marker is not None:
+            self.producers.check_marker(header, marker.coordinator_epoch, origin)
+
+    def _note_epoch(self, epoch: Epoch, start_offset: Offset) -> None:
+        """Learnt from a batch: after a crash it is learnt again from that batch, so nobody waits for the file."""
+        if self.epochs.assign(epoch, start_offset):
+            self.work.start(self.epochs_writer())
+
+    async def begin_epoch(self, epoch: Epoch) -> None:
+        """This replica leads from here on, and the term is on disk before its first record (S4.2)."""
+        if self.epochs.assign(epoch, self.log_end_offset):
+            await self.work.run(self.epochs_writer())
+
+    def epochs_writer(self) -> Callable[[], None]:
+        entries = list(self.epochs.entries)
+        path = os.path.join(self.directory, names.LEADER_EPOCHS)
+        return lambda: write_epoch_checkpoint(self.disk, path, entries)
+
+    # Roll and flush
+
+    def _must_roll(self, segment: Segment, first: BatchHeader, last: BatchHeader, size: int) -> bool:
+        if segment.size == 0:
+            return False
+        config = self.config
+        if segment.size > config.segment_bytes - size or segment.index_full:
+            return True
+        if last.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        age_ms = (
+            first.max_timestamp - segment.first_timestamp
+            if segment.first_timestamp >= 0
+            else self.clock.wall_ms() - segment.created_ms
+        )
+        return age_ms > config.segment_ms - config.segment_jitter_ms
+
+    def roll(self, base_offset: Offset | None = None) -> Segment:
+        """Start a new segment at once; the old one is completed and synced by a disk thread."""
+        old = self.segments.active
+        start = self.log_end_offset if base_offset is None else base_offset
+        if old.size == 0 and old.base_offset == start:
+            return old
+        new = Segment.new(self.disk, self.directory, start, self.config, self.clock.wall_ms())
+        self.segments.add(new)
+        old.complete_time_index()
+        save = old.save(sync=True)
+        entries = self.producers.snapshot()
+
+        def seal() -> None:
+            save()
+            self.snapshots.write(start, entries)
+            self.disk.sync_directory(self.directory)
+
+        def sealed() -> None:
+            self._flushed(start)
+            old.sealed = True
+            self._index_memory.used(old)
+
+        self.work.start(seal, sealed)
+        return new
+
+    @property
+    def flush_due(self) -> bool:
+        """flush.messages or flush.ms asks for a flush; with flush.messages=1 it comes before the acknowledgement."""
+        unflushed = self.log_end_offset - self.recovery_point
+        if unflushed >= self.config.flush_messages:
+            return True
+        return unflushed > 0 and self.clock.wall_ms() - self.last_flush_ms >= self.config.flush_ms
+
+    async def flush(self) -> None:
+        """Sync all that was appended until now."""
+        end = self.log_end_offset
+        first = self.segments.place_of(self.recovery_point)
+        saves = [segment.save(sync=True) for segment in list(self.segments)[first:]]
+
+        def sync() -> None:
+            for save in saves:
+                save()
+            self.disk.sync_directory(self.directory)
+
+        await self.work.run(sync)
+        self._flushed(end)
+
+    def _flushed(self, offset: Offset) -> None:
+        self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+        self.last_flush_ms = self.clock.wall_ms()
+
+    # Read
+
+    def read_now(
+        self, offset: Offset, max_bytes: int, end_offset: Offset | None = None, *, min_one: bool = True
+    ) -> Region:
+        """The batches from the one that holds `offset`, below `end_offset` (the log's end if None).
+
+        At most `max_bytes`, but with `min_one` never less than one batch; the last batch may be cut.
+        NotCachedError if it cannot be told without waiting for the device.
+        """
+        end = self._readable_end(offset, end_offset)
+        return locate(self.segments, offset, max_bytes, end, self.log_end_offset, min_one, cached=True)
+
+    async def read(
+        self, offset: Offset, max_bytes: int, end_offset: Offset | None = None, *, min_one: bool = True
+    ) -> Region:
+        """Like read_now, waiting for the device where that is needed."""
+        try:
+            return self.read_now(offset, max_bytes, end_offset, min_one=min_one)
+        except NotCachedError:
+            end, log_end = self._readable_end(offset, end_offset), self.log_end_offset
+            segments = self.segments.copy()
+            region = await self.work.beside(
+                lambda: locate(segments, offset, max_bytes, end, log_end, min_one, cached=False)
+            )
+            self._index_memory.used(segments[segments.place_of(region.base_offset)])
+            return region
+
+    async def bytes_of(self, region: Region) -> Buffer:
+        """What stands in a region; on the loop if it is in the page cache, else by a disk thread."""
+        cached = region.file.read_cached(region.position, region.size) if region.size else b""
+        return await self.work.beside(region.read) if cached is None else cached
+
+    def _readable_end(self, offset: Offset, end_offset: Offset | None) -> Offset:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.partition} is not in {self.log_start_offset}..{self.log_end_offset}"
+            )
+        return self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> FoundTimestamp | None:
+        """The first record at or after a time; None if there is none."""
+        segments, start = self.segments.copy(), self.log_start_offset
+        return await self.work.beside(lambda: find_timestamp(segments, timestamp_ms, start))
+
+    async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
+        """The first record with the largest timestamp in the log."""
+        segments, start = self.segments.copy(), self.log_start_offset
+        return await self.work.beside(lambda: find_max_timestamp(segments, start))
+
+    async def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTxn]:
+        """The aborted transactions with records in [offset, end_offset), for a read_committed consumer (S13.3)."""
+        segments = self.segments.copy()
+        if all(segment.transactions.empty for segment in segments):
+            return []
+
+        def collect() -> list[AbortedTxn]:
+            found: list[AbortedTxn] = []
+            for place in range(segments.place_of(offset), len(segments)):
+                some, complete = segments[place].transactions.collect(offset, end_offset)
+                found += some
+                if complete:
+                    break
+            return found
+
+        return await self.work.beside(collect)
+
+    # Close
+
+    async def close(self) -> None:
+        """Leave the files complete, so that a `clean` open needs no recovery."""
+        self.segments.active.complete_time_index()
+        await self.flush()
+        end, entries = self.log_end_offset, self.producers.snapshot()
+
+        def finish() -> None:
+            self.snapshots.write(end, entries)
+            write_epochs()
+            for segment in segments:
+                segment.close()
+
+        write_epochs, segments = self.epochs_writer(), list(self.segments)
+        await self.work.run(finish)

@@ -1,0 +1,63 @@
+"""What the files and directories of a log are called: Kafka's names."""
+
+from __future__ import annotations
+
+import os
+
+from tidelog.types import Offset, TopicPartition
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+PRODUCER_SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+DELETED = ".deleted"
+"""Out of the log, waiting for its delay to be removed."""
+CLEANED = ".cleaned"
+"""Written by a cleaning that is not finished: worth nothing after a crash."""
+SWAP = ".swap"
+"""Written by a cleaning that is finished: after a crash it takes the place of what it was made from."""
+
+DELETE_DIRECTORY = "-delete"
+FUTURE_DIRECTORY = "-future"
+STRAY_DIRECTORY = "-stray"
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+
+_MAX_NAME = 255
+
+
+def segment_path(directory: str, base_offset: Offset, suffix: str) -> str:
+    return os.path.join(directory, f"{base_offset:020d}{suffix}")
+
+
+def base_offset_of(name: str) -> Offset | None:
+    """The offset a segment's file is named after, or None if it is no such file."""
+    digits = name.partition(".")[0]
+    return int(digits) if len(digits) == 20 and digits.isascii() and digits.isdigit() else None
+
+
+def partition_of(name: str) -> TopicPartition | None:
+    """The partition whose directory this is. Not one: a deleted, future or stray one, or anything else."""
+    if name.endswith((DELETE_DIRECTORY, FUTURE_DIRECTORY, STRAY_DIRECTORY)):
+        return None
+    topic, dash, number = name.rpartition("-")
+    if not (dash and topic and number.isascii() and number.isdigit()):
+        return None
+    return TopicPartition(topic, int(number))
+
+
+def deleted_directory(partition: TopicPartition, unique: str) -> str:
+    """`topic-partition.unique-delete`; a long topic is cut, because file systems end names at 255 bytes."""
+    tail = f"-{partition.partition}.{unique}{DELETE_DIRECTORY}"
+    return partition.topic[: _MAX_NAME - len(tail)] + tail

@@ -1,0 +1,144 @@
+"""The .snapshot files: what was known of the producers at one offset, so that opening a log need not read all of it."""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from itertools import starmap
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidelog.errors import TidelogError
+from tidelog.log import names
+from tidelog.ports import Disk
+from tidelog.types import Epoch, Offset, ProducerId
+
+_VERSION = 1
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_ENTRIES_START = _HEAD.size + _COUNT.size
+
+
+class CorruptSnapshotError(TidelogError):
+    """A snapshot that cannot be used. It is only a shortcut: remove it and take an older one, or none."""
+
+
+class SnapshotEntry(NamedTuple):
+    """One producer. Of its last batches a snapshot keeps only the last; `last_offset` is -1 if there was none."""
+
+    producer_id: ProducerId
+    epoch: Epoch
+    last_sequence: int
+    last_offset: Offset
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: Epoch
+    txn_first_offset: Offset
+    """Where the ongoing transaction starts, or -1."""
+
+
+def encode_snapshot(entries: Sequence[SnapshotEntry]) -> bytes:
+    body = _COUNT.pack(len(entries)) + b"".join(starmap(_ENTRY.pack, entries))
+    return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
+    if len(data) < _ENTRIES_START:
+        raise CorruptSnapshotError(f"{len(data)} bytes are too few for a producer snapshot")
+    version, crc = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptSnapshotError(f"producer snapshot has version {version}, expected {_VERSION}")
+    if crc32c(memoryview(data)[_HEAD.size :]) != crc:
+        raise CorruptSnapshotError("producer snapshot fails its CRC")
+    (count,) = _COUNT.unpack_from(data, _HEAD.size)
+    if count * _ENTRY.size != len(data) - _ENTRIES_START:
+        raise CorruptSnapshotError(f"producer snapshot announces {count} entries, but has {len(data)} bytes")
+    return list(starmap(SnapshotEntry, _ENTRY.iter_unpack(memoryview(data)[_ENTRIES_START:])))
+
+
+def snapshot_name(offset: Offset) -> str:
+    """Named by the offset after the last record it has seen."""
+    return f"{offset:020d}{names.PRODUCER_SNAPSHOT}"
+
+
+class ProducerSnapshots:
+    """The snapshots in one partition's directory. The directory is listed once, when first asked."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._known: list[Offset] | None = None
+
+    @property
+    def offsets(self) -> Sequence[Offset]:
+        """Of all snapshots, rising."""
+        return self._offsets()
+
+    def path(self, offset: Offset) -> str:
+        return os.path.join(self.directory, snapshot_name(offset))
+
+    def write(self, offset: Offset, entries: Sequence[SnapshotEntry]) -> None:
+        """Keep what is known at `offset`, on the device when this returns."""
+        self._disk.write_file(self.path(offset), encode_snapshot(entries))
+        known = self._offsets()
+        if offset not in known:
+            insort(known, offset)
+
+    def load_latest(self, log_start_offset: Offset, at_most: Offset) -> tuple[Offset, list[SnapshotEntry]] | None:
+        """The newest good snapshot above the log start and not above `at_most`; corrupt ones met on the way go.
+
+        None: replay from the log start.
+        """
+        known = self._offsets()
+        for offset in reversed(known[: bisect_right(known, at_most)]):
+            if offset <= log_start_offset:
+                return None
+            try:
+                return offset, decode_snapshot(self._disk.read_file(self.path(offset)))
+            except (CorruptSnapshotError, FileNotFoundError):
+                self.remove(offset)
+        return None
+
+    def remove(self, offset: Offset) -> None:
+        known = self._offsets()
+        if offset in known:
+            known.remove(offset)
+        if self._disk.exists(self.path(offset)):
+            self._disk.remove(self.path(offset))
+
+    def remove_before(self, offset: Offset) -> None:
+        """Those of segments that are gone."""
+        self._remove_all(known for known in self._offsets() if known < offset)
+
+    def remove_after(self, offset: Offset) -> None:
+        """Those that have seen records which a truncation to `offset` takes away."""
+        self._remove_all(known for known in self._offsets() if known > offset)
+
+    def remove_strays(self, segment_base_offsets: Iterable[Offset]) -> None:
+        """Those that no segment starts at, but for the newest if it is past all segments: a clean close wrote it."""
+        bases = frozenset(segment_base_offsets)
+        strays = [offset for offset in self._offsets() if offset not in bases]
+        if strays and strays[-1] >= max(bases, default=strays[-1]):
+            strays.pop()
+        self._remove_all(strays)
+
+    def remove_all(self) -> None:
+        self._remove_all(self._offsets())
+
+    def _remove_all(self, offsets: Iterable[Offset]) -> None:
+        for offset in list(offsets):
+            self.remove(offset)
+
+    def _offsets(self) -> list[Offset]:
+        if self._known is None:
+            found = (names.base_offset_of(name) for name in self._disk.list(self.directory) if _is_snapshot(name))
+            self._known = sorted(offset for offset in found if offset is not None)
+        return self._known
+
+
+def _is_snapshot(name: str) -> bool:
+    return name.endswith(names.PRODUCER_SNAPSHOT)

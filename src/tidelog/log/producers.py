@@ -1,0 +1,364 @@
+"""What one partition knows of its idempotent and transactional producers (S13.1, S13.3).
+
+Fed with batch headers only. `check` says whether a batch may be written, `append` records that it was; between the
+two stands the write itself. Batches without a producer id never come here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tidelog.errors import (
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TransactionCoordinatorFencedError,
+)
+from tidelog.log.producer_snapshot import SnapshotEntry
+from tidelog.records.header import BatchHeader
+from tidelog.types import NO_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Epoch, Offset, ProducerId
+
+WINDOW = 5
+"""Batches remembered per producer: as many as a client may have in flight and so may send again."""
+DEFAULT_EXPIRATION_MS = 24 * 60 * 60 * 1000
+NO_TRANSACTION: Offset = -1
+
+_SEQUENCE_MASK = 0x7FFFFFFF
+_TRANSACTIONAL = 0x10
+
+
+class AppendOrigin(Enum):
+    """Who writes, and so how much there is to check."""
+
+    CLIENT = auto()
+    """A producer: everything."""
+    COORDINATOR = auto()
+    """Offsets of a transaction, and markers: their sequences say nothing, but their epochs count."""
+    REPLICATION = auto()
+    """A copy of what a leader took, or one's own log at recovery: it is so, and is never refused."""
+
+
+class AppendedBatch(NamedTuple):
+    """A batch in the log, as the answer to its duplicate tells it."""
+
+    base_offset: Offset
+    last_offset: Offset
+    timestamp: int
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction that a marker ended; if it was aborted, this goes into the transaction index."""
+
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    aborted: bool
+    last_stable_offset: Offset
+
+
+class ProducerState:
+    """One producer on this partition: its epoch, its last five batches, its open transaction."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "next_sequence",
+        "producer_id",
+        "txn_first_offset",
+    )
+
+    def __init__(self, producer_id: ProducerId, epoch: Epoch = NO_EPOCH) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.batches: deque[tuple[int, int, Offset, Offset, int]] = deque(maxlen=WINDOW)
+        """(first sequence, last sequence, base offset, last offset, timestamp), all of this epoch"""
+        self.last_timestamp = NO_TIMESTAMP
+        self.coordinator_epoch: Epoch = NO_EPOCH
+        self.txn_first_offset: Offset = NO_TRANSACTION
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1][1] if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> Offset:
+        return self.batches[-1][3] if self.batches else -1
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Sequences start again at 0. An open transaction stays open until its marker comes."""
+        self.epoch = epoch
+        self.batches.clear()
+        self.next_sequence = 0
+
+    def duplicate_of(self, header: BatchHeader) -> AppendedBatch | None:
+        """The remembered batch with exactly these sequences, if there is one."""
+        if header.producer_epoch == self.epoch:
+            first_sequence, last_sequence = header.base_sequence, header.last_sequence
+            for first, last, base_offset, last_offset, timestamp in self.batches:
+                if first == first_sequence and last == last_sequence:
+                    return AppendedBatch(base_offset, last_offset, timestamp)
+        return None
+
+    def to_snapshot(self) -> SnapshotEntry:
+        _, last, base_offset, last_offset, _ = self.batches[-1] if self.batches else (-1, NO_SEQUENCE, -1, -1, -1)
+        return SnapshotEntry(
+            producer_id=self.producer_id,
+            epoch=self.epoch,
+            last_sequence=last,
+            last_offset=last_offset,
+            offset_delta=last_offset - base_offset,
+            timestamp=self.last_timestamp,
+            coordinator_epoch=self.coordinator_epoch,
+            txn_first_offset=self.txn_first_offset,
+        )
+
+    @classmethod
+    def from_snapshot(cls, entry: SnapshotEntry) -> ProducerState:
+        state = cls(entry.producer_id, entry.epoch)
+        state.last_timestamp = entry.timestamp
+        state.coordinator_epoch = entry.coordinator_epoch
+        state.txn_first_offset = max(entry.txn_first_offset, NO_TRANSACTION)
+        if entry.last_offset >= 0:
+            last = entry.last_sequence
+            first = (last - entry.offset_delta) & _SEQUENCE_MASK if last >= 0 else NO_SEQUENCE
+            base_offset = entry.last_offset - entry.offset_delta
+            state.batches.append((first, last, base_offset, entry.last_offset, entry.timestamp))
+            state.next_sequence = (last + 1) & _SEQUENCE_MASK
+        return state
+
+
+class Producers:
+    """All producers of one partition, their open transactions, and so what read_committed may see.
+
+    Always: `first_unstable_offset` is the smallest first offset of a transaction that is open or whose marker is not
+    yet below the high watermark; None if there is no such transaction. Expiry never takes an open transaction.
+    """
+
+    def __init__(self, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+        self.expiration_ms = expiration_ms
+        self.first_unstable_offset: Offset | None = None
+        self._states: dict[ProducerId, ProducerState] = {}
+        self._ongoing: dict[Offset, ProducerId] = {}
+        """By first offset; rising, because transactions are met in the order of the log."""
+        self._unreplicated: dict[Offset, Offset] = {}
+        """First offset -> marker's offset, of those whose marker is not yet known to be below the high watermark."""
+
+    @property
+    def states(self) -> Mapping[ProducerId, ProducerState]:
+        return MappingProxyType(self._states)
+
+    @property
+    def ongoing(self) -> Mapping[Offset, ProducerId]:
+        """The open transactions by first offset, oldest first."""
+        return MappingProxyType(self._ongoing)
+
+    def has_ongoing_transaction(self, producer_id: ProducerId) -> bool:
+        state = self._states.get(producer_id)
+        return state is not None and state.txn_first_offset >= 0
+
+    # Data batches
+
+    def check(
+        self, header: BatchHeader, base_offset: Offset, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendedBatch | None:
+        """May this batch be written at `base_offset`? None: yes. A batch: it already was, answer with that one."""
+        state = self._states.get(header.producer_id)
+        if (
+            state is not None
+            and header.base_sequence == state.next_sequence
+            and header.producer_epoch == state.epoch
+            and (state.txn_first_offset < 0 or header.attributes & _TRANSACTIONAL)
+        ):
+            return None
+        if origin is AppendOrigin.REPLICATION:
+            return None
+        if origin is AppendOrigin.CLIENT and header.base_sequence < 0:
+            raise InvalidRecordError(f"producer {header.producer_id} sent a batch without a sequence")
+        if state is None:
+            if origin is AppendOrigin.CLIENT:
+                _check_first_sequence(header, base_offset)
+            return None
+        if origin is AppendOrigin.CLIENT and (duplicate := state.duplicate_of(header)):
+            return duplicate
+        _check_epoch(header, state)
+        if origin is AppendOrigin.CLIENT:
+            _check_sequence(header, state)
+        if state.txn_first_offset >= 0 and not header.is_transactional:
+            raise InvalidTxnStateError(
+                f"producer {header.producer_id} has a transaction open since offset {state.txn_first_offset} "
+                "and sent a batch that is not part of one"
+            )
+        return None
+
+    def append(self, header: BatchHeader, base_offset: Offset) -> None:
+        """A data batch was written at `base_offset`."""
+        producer_id = header.producer_id
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(producer_id, header.producer_epoch)
+        elif header.producer_epoch != state.epoch:
+            state.begin_epoch(header.producer_epoch)
+        last_offset = base_offset + header.last_offset_delta
+        timestamp = header.max_timestamp
+        first = header.base_sequence
+        last = (first + header.last_offset_delta) & _SEQUENCE_MASK if first >= 0 else NO_SEQUENCE
+        state.batches.append((first, last, base_offset, last_offset, timestamp))
+        state.next_sequence = (last + 1) & _SEQUENCE_MASK
+        state.last_timestamp = timestamp
+        if header.attributes & _TRANSACTIONAL and state.txn_first_offset < 0:
+            state.txn_first_offset = base_offset
+            self._ongoing[base_offset] = producer_id
+            if self.first_unstable_offset is None or base_offset < self.first_unstable_offset:
+                self.first_unstable_offset = base_offset
+
+    # Markers
+
+    def check_marker(
+        self, header: BatchHeader, coordinator_epoch: Epoch, origin: AppendOrigin = AppendOrigin.COORDINATOR
+    ) -> None:
+        """May this control batch be written? Only if neither its producer nor its coordinator has been replaced.
+
+        One with the epochs already seen may: so can a transaction that lost its marker be aborted by hand.
+        """
+        state = self._states.get(header.producer_id)
+        if state is None or origin is AppendOrigin.REPLICATION:
+            return
+        _check_epoch(header, state)
+        if coordinator_epoch < state.coordinator_epoch:
+            raise TransactionCoordinatorFencedError(
+                f"marker for producer {header.producer_id} is of coordinator epoch {coordinator_epoch}, "
+                f"but epoch {state.coordinator_epoch} has been seen"
+            )
+
+    def append_marker(
+        self, header: BatchHeader, offset: Offset, coordinator_epoch: Epoch, aborted: bool
+    ) -> CompletedTxn | None:
+        """A marker was written at `offset`. None if the producer had written nothing here: nothing becomes readable.
+
+        Not for a control batch that compaction has emptied: its transaction is gone from the log.
+        """
+        producer_id = header.producer_id
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(producer_id, header.producer_epoch)
+        elif header.producer_epoch != state.epoch:
+            state.begin_epoch(header.producer_epoch)
+        state.coordinator_epoch = coordinator_epoch
+        state.last_timestamp = header.max_timestamp
+        first_offset = state.txn_first_offset
+        if first_offset < 0:
+            return None
+        state.txn_first_offset = NO_TRANSACTION
+        del self._ongoing[first_offset]
+        self._unreplicated[first_offset] = offset
+        last_stable_offset = next(iter(self._ongoing), offset + 1)
+        return CompletedTxn(producer_id, first_offset, offset, aborted, last_stable_offset)
+
+    # What read_committed may see
+
+    def last_stable_offset(self, high_watermark: Offset, log_start_offset: Offset) -> Offset:
+        """The smaller of the high watermark and the first offset whose transaction may still go either way."""
+        first_unstable = self.first_unstable_offset
+        if first_unstable is None or first_unstable >= high_watermark:
+            return high_watermark
+        return min(max(first_unstable, log_start_offset), high_watermark)
+
+    def on_high_watermark(self, high_watermark: Offset) -> None:
+        """Markers below it are committed: what they decided will stay decided."""
+        if self._unreplicated:
+            self._drop_unreplicated(below=high_watermark)
+
+    def on_log_start(self, log_start_offset: Offset) -> None:
+        """Records below it are gone. Their producers are still known, so that their retries are."""
+        if self._unreplicated:
+            self._drop_unreplicated(below=log_start_offset)
+
+    def _drop_unreplicated(self, below: Offset) -> None:
+        done = [first_offset for first_offset, marker_offset in self._unreplicated.items() if marker_offset < below]
+        for first_offset in done:
+            del self._unreplicated[first_offset]
+        if done:
+            self._find_first_unstable()
+
+    def _find_first_unstable(self) -> None:
+        candidates = [*self._unreplicated, *([next(iter(self._ongoing))] if self._ongoing else ())]
+        self.first_unstable_offset = min(candidates, default=None)
+
+    # Forgetting and remembering
+
+    def remove_expired(self, now_ms: int) -> int:
+        """Forget producers that have been idle for producer.id.expiration.ms; how many they were."""
+        expired = [state.producer_id for state in self._states.values() if self._expired(state, now_ms)]
+        for producer_id in expired:
+            del self._states[producer_id]
+        return len(expired)
+
+    def _expired(self, state: ProducerState, now_ms: int) -> bool:
+        return state.txn_first_offset < 0 and now_ms - state.last_timestamp >= self.expiration_ms
+
+    def clear(self) -> None:
+        """Forget everything: the log is emptied, or read anew from its start."""
+        self._unreplicated.clear()
+        self.truncate(0)
+
+    def truncate(self, end_offset: Offset) -> None:
+        """The log is cut: state cannot be wound back, so `load` a snapshot from below and `append` what follows it.
+
+        Markers that are still there and were not yet committed are remembered: a snapshot would not tell of them.
+        """
+        self._states.clear()
+        self._ongoing.clear()
+        self._unreplicated = {first: marker for first, marker in self._unreplicated.items() if marker < end_offset}
+        self._find_first_unstable()
+
+    def load(self, entries: Iterable[SnapshotEntry], now_ms: int) -> None:
+        """Take up a snapshot, leaving out who has expired since."""
+        for entry in sorted(entries, key=lambda entry: entry.txn_first_offset):
+            state = ProducerState.from_snapshot(entry)
+            if self._expired(state, now_ms):
+                continue
+            self._states[state.producer_id] = state
+            if state.txn_first_offset >= 0:
+                self._ongoing[state.txn_first_offset] = state.producer_id
+        self._find_first_unstable()
+
+    def snapshot(self) -> list[SnapshotEntry]:
+        """What to keep in a file, with the log end offset for a name."""
+        return [state.to_snapshot() for state in self._states.values()]
+
+
+def _check_first_sequence(header: BatchHeader, base_offset: Offset) -> None:
+    """Nothing is known of this producer.
+
+    Its state may have expired, so any sequence is taken. But not as the first batch a log ever gets: then an earlier
+    one was refused a moment ago and is on its way again, and would for ever be out of order (kafka#13579, kafka#23234).
+    """
+    if base_offset == 0 and header.base_sequence > 0:
+        raise OutOfOrderSequenceError(
+            f"producer {header.producer_id} starts an empty partition with sequence {header.base_sequence}, "
+            "so an earlier batch is missing"
+        )
+
+
+def _check_epoch(header: BatchHeader, state: ProducerState) -> None:
+    if header.producer_epoch < state.epoch:
+        raise InvalidProducerEpochError(
+            f"producer {header.producer_id} sent epoch {header.producer_epoch}, but {state.epoch} has been seen"
+        )
+
+
+def _check_sequence(header: BatchHeader, state: ProducerState) -> None:
+    expected = state.next_sequence if header.producer_epoch == state.epoch else 0
+    if header.base_sequence != expected:
+        raise OutOfOrderSequenceError(
+            f"producer {header.producer_id} in epoch {header.producer_epoch} sent sequence {header.base_sequence}, "
+            f"expected {expected}"
+        )

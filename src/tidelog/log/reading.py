@@ -1,0 +1,116 @@
+"""Finding things in a log's segments: bytes by offset, offsets by time.
+
+Each function works on the loop with what is in the page cache (`cached`, raising NotCachedError),
+or on a disk thread with a copy of the segment list.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.log.segment import NotCachedError, Read, Segment
+from tidelog.log.segments import Segments
+from tidelog.ports import File
+from tidelog.records.header import BatchHeader
+from tidelog.records.lookups import TimestampOffset, first_at_or_after, latest_timestamp
+from tidelog.types import Buffer, Offset
+
+
+class Region(NamedTuple):
+    """A stretch of a segment's file that begins with a whole batch; `size` 0 if there is nothing to read."""
+
+    file: File
+    position: int
+    size: int
+    base_offset: Offset
+    """Of the first batch: at or below the offset that was asked for, or after it where compaction left a gap."""
+
+    def read(self) -> bytes:
+        """All of it at once, waiting for the device if need be."""
+        return self.file.read_at(self.position, self.size)
+
+
+class FoundTimestamp(NamedTuple):
+    timestamp: int
+    offset: Offset
+    leader_epoch: int
+
+
+def locate(
+    segments: Segments,
+    offset: Offset,
+    max_bytes: int,
+    end_offset: Offset,
+    log_end_offset: Offset,
+    min_one: bool,
+    cached: bool,
+) -> Region:
+    """Where the batches from `offset` up to `end_offset` stand, out of one segment, as much as fits `max_bytes`."""
+    for place in range(segments.place_of(offset), len(segments)):
+        segment = segments[place]
+        if segment.base_offset >= end_offset:
+            break
+        read = _reader(segment, cached)
+        found = segment.find(offset, read)
+        if found is None:
+            continue  # compaction left nothing between `offset` and the next segment
+        position, base_offset, batch_bytes = found
+        available = _end_position(segment, segments.end_of(place, log_end_offset), end_offset, read) - position
+        if available < batch_bytes or (batch_bytes > max_bytes and not min_one):
+            break
+        return Region(segment.file, position, min(available, max(max_bytes, batch_bytes)), base_offset)
+    return Region(segments.active.file, 0, 0, offset)
+
+
+def _end_position(segment: Segment, segment_end: Offset, end_offset: Offset, read: Read) -> int:
+    """Where the last batch ends that lies wholly below `end_offset`."""
+    if end_offset >= segment_end:
+        return segment.size
+    found = segment.find(end_offset, read)
+    return segment.size if found is None else found[0]
+
+
+def _reader(segment: Segment, cached: bool) -> Read:
+    if not cached:
+        return segment.file.read_at
+    if not segment.indexes_loaded:
+        raise NotCachedError
+    return segment.cached
+
+
+def find_timestamp(segments: Segments, timestamp_ms: int, log_start_offset: Offset) -> FoundTimestamp | None:
+    """The first record at or after `timestamp_ms`. On a disk thread."""
+    for segment in segments:
+        if segment.max_timestamp < timestamp_ms:
+            continue
+        start = segment.find(max(segment.times.offset_before(timestamp_ms), log_start_offset), segment.file.read_at)
+        if start is None:
+            continue
+        for position, header in segment.headers(start[0], segment.file.read_at):
+            if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
+                continue
+            found = first_at_or_after(_batch(segment, position, header), header, 0, timestamp_ms, log_start_offset)
+            if found is not None:
+                return _with_epoch(found, header)
+    return None
+
+
+def find_max_timestamp(segments: Segments, log_start_offset: Offset) -> FoundTimestamp | None:
+    """The first record that has the largest timestamp of all. On a disk thread."""
+    latest = max(segments, key=lambda segment: (segment.max_timestamp, -segment.base_offset))
+    if latest.max_timestamp < 0:
+        return None
+    start = latest.find(max(latest.offset_of_max_timestamp, log_start_offset), latest.file.read_at)
+    if start is None:
+        return None
+    position, header = next(latest.headers(start[0], latest.file.read_at))
+    found = latest_timestamp(_batch(latest, position, header), header)
+    return None if found is None else _with_epoch(found, header)
+
+
+def _batch(segment: Segment, position: int, header: BatchHeader) -> Buffer:
+    return segment.file.read_at(position, header.size_bytes)
+
+
+def _with_epoch(found: TimestampOffset, header: BatchHeader) -> FoundTimestamp:
+    return FoundTimestamp(found.timestamp, found.offset, header.partition_leader_epoch)

@@ -1,0 +1,128 @@
+"""Finding out what survived a crash (S10.4): batches are checked one by one, the torn tail is cut.
+
+Everything derived from the checked batches is made anew on the way: indexes, epochs, producers.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidelog.log.config import LogConfig
+from tidelog.log.epochs import LeaderEpochCache
+from tidelog.log.producer_snapshot import ProducerSnapshots
+from tidelog.log.producers import Producers
+from tidelog.log.replay import note_producer, replay
+from tidelog.log.segment import MAX_RELATIVE_OFFSET, Segment
+from tidelog.log.segments import Segments
+from tidelog.records.header import BatchHeader
+from tidelog.records.scan import scan
+from tidelog.types import Buffer, Offset
+
+_log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 4 << 20
+
+
+def recover(
+    segments: list[Segment],
+    recovery_point: Offset,
+    epochs: LeaderEpochCache,
+    producers: Producers,
+) -> list[Segment]:
+    """Check all segments from the one that holds the recovery point; the first bad byte ends the log.
+
+    `producers` know everything before the first of those segments, and afterwards everything.
+    Returns the segments that stay.
+    """
+    for place in range(first_unchecked(segments, recovery_point), len(segments)):
+        segment = segments[place]
+        problem = _recover_segment(segment, epochs, producers)
+        if place + 1 < len(segments):
+            segment.complete_time_index()
+            segment.save(sync=False)()
+        if problem is not None:
+            dropped = segments[place + 1 :]
+            _log.warning(
+                "%s: %s at byte %d; cut there%s",
+                segment.file.path,
+                problem,
+                segment.size,
+                f", with the {len(dropped)} segments after it" if dropped else "",
+            )
+            for later in dropped:
+                later.remove()
+            return segments[: place + 1]
+    return segments
+
+
+def first_unchecked(segments: list[Segment], recovery_point: Offset) -> int:
+    """The place of the first segment that may hold unsynced bytes."""
+    return max(0, sum(segment.base_offset <= recovery_point for segment in segments) - 1)
+
+
+def load_producers(
+    segments: list[Segment],
+    snapshots: ProducerSnapshots,
+    config: LogConfig,
+    log_start_offset: Offset,
+    end_offset: Offset,
+    now_ms: int,
+) -> Producers:
+    """The producers as they were at `end_offset`: the newest snapshot up to there, and what came after it."""
+    producers = Producers(config.producer_id_expiration_ms)
+    start = log_start_offset
+    newest = snapshots.load_latest(log_start_offset, end_offset)
+    if newest is not None:
+        start, entries = newest
+        producers.load(entries, now_ms)
+    if segments:
+        replay(producers, Segments(segments), start, end_offset)
+    return producers
+
+
+def _recover_segment(segment: Segment, epochs: LeaderEpochCache, producers: Producers) -> str | None:
+    """Check it, cut it after the last good batch. What was wrong, if anything."""
+    file_bytes = segment.size
+    segment.reset_indexes()
+    segment.transactions.reset()
+    segment.size = 0
+    position, want, next_offset = 0, _CHUNK_BYTES, segment.base_offset
+    problem: str | None = None
+    while position < file_bytes:
+        chunk = segment.file.read_at(position, want)
+        found = scan(chunk, min_offset=next_offset)
+        for at, header in found.batches:
+            if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                problem = f"offset {header.last_offset} does not belong to this segment"
+                break
+            _note(segment, header, position + at, epochs, producers, chunk, at)
+            next_offset = header.next_offset
+            segment.size = position + at + header.size_bytes
+        if problem is not None or (found.reason not in (None, "torn")):
+            problem = problem or found.reason
+            break
+        if found.end == 0 and len(chunk) < max(found.needed, want):
+            problem = "torn batch"
+            break
+        position += found.end
+        want = max(_CHUNK_BYTES, found.needed)
+    if segment.size < file_bytes:
+        segment.file.truncate(segment.size)
+    return problem
+
+
+def _note(
+    segment: Segment,
+    header: BatchHeader,
+    position: int,
+    epochs: LeaderEpochCache,
+    producers: Producers,
+    chunk: Buffer,
+    at: int,
+) -> None:
+    segment.note(header, position)
+    epoch = header.partition_leader_epoch
+    if epoch > epochs.latest_epoch:
+        epochs.assign(epoch, header.base_offset)
+    if header.producer_id >= 0:
+        note_producer(producers, header, chunk, at, segment.transactions)

@@ -1,0 +1,52 @@
+"""From batches back to producers: what the log's records say about who wrote them.
+
+The same code notes a batch when it is appended and when it is met again after a restart.
+"""
+
+from __future__ import annotations
+
+from tidelog.log.producers import Producers
+from tidelog.log.segments import Segments
+from tidelog.log.transaction_index import AbortedTxn, TransactionIndex
+from tidelog.records.control import ControlType, read_marker
+from tidelog.records.header import BatchHeader
+from tidelog.types import Buffer, Offset
+
+
+def note_producer(
+    producers: Producers,
+    header: BatchHeader,
+    source: Buffer,
+    position: int,
+    transactions: TransactionIndex | None,
+) -> None:
+    """What one batch means for its producer; an aborted transaction is added to `transactions`, if given."""
+    if not header.is_control:
+        producers.append(header, header.base_offset)
+        return
+    marker = read_marker(source, header, position)
+    if marker is None:
+        return
+    aborted = marker.control_type is ControlType.ABORT
+    done = producers.append_marker(header, header.base_offset, marker.coordinator_epoch, aborted)
+    if done is not None and done.aborted and transactions is not None:
+        transactions.append(AbortedTxn(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset))
+
+
+def replay(producers: Producers, segments: Segments, start: Offset, end: Offset) -> None:
+    """Note all batches from `start` up to `end`. On a disk thread: it reads the log."""
+    if start >= end:
+        return
+    for place in range(segments.place_of(start), len(segments)):
+        segment = segments[place]
+        read = segment.file.read_at
+        found = segment.find(start, read)
+        if found is None:
+            continue
+        for position, header in segment.headers(found[0], read):
+            if header.base_offset >= end:
+                return
+            if header.base_offset < start or header.producer_id < 0:
+                continue
+            source = read(position, header.size_bytes) if header.is_control else b""
+            note_producer(producers, header, source, 0, None)

@@ -1,0 +1,177 @@
+"""Cutting a log: its end by truncation (S4.4), its start by retention and DeleteRecords (S10.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tidelog.errors import OffsetOutOfRangeError
+from tidelog.log.log import Log
+from tidelog.log.names import DELETED
+from tidelog.log.recovery import load_producers
+from tidelog.log.retention import SegmentFacts, expired_count
+from tidelog.log.segment import Segment
+from tidelog.log.segments import Segments
+from tidelog.types import Offset
+
+
+async def truncate_to(log: Log, offset: Offset) -> bool:
+    """Drop all records at and after `offset`; False if there are none.
+
+    A batch that reaches past `offset` goes as a whole, and then the log ends where that batch began: what
+    was lost with it is fetched again. Entries of the epoch cache go even where no record does (edge case 10).
+    """
+    if offset >= log.log_end_offset:
+        if log.epochs.truncate_from_end(offset):
+            await log.work.run(log.epochs_writer())
+        return False
+    if offset < log.segments[0].base_offset:
+        await restart_at(log, offset)
+        return True
+    log.being_cut = True
+    try:
+        await _cut_end(log, offset)
+    finally:
+        log.being_cut = False
+    return True
+
+
+async def _cut_end(log: Log, offset: Offset) -> None:
+    # The segment that starts exactly at the cut would be left empty; the one before it becomes active instead.
+    place = log.segments.place_of(offset - 1)
+    last = log.segments[place]
+    found = await log.work.run(lambda: last.find(offset, last.file.read_at))
+    position, end = (last.size, offset) if found is None else (found[0], min(offset, found[1]))
+    if end < log.recovery_point:
+        # What is written after the cut is unsynced again: a crash must find that out from the checkpoint.
+        log.recovery_point = end
+        await log.persist_recovery_point()
+    dropped = log.segments.replace(place + 1, len(log.segments), [])
+    last.size = position
+    last.sealed = False
+    log.log_end_offset = end
+    log.log_start_offset = min(log.log_start_offset, end)
+    log.high_watermark = min(log.high_watermark, end)
+    log.epochs.truncate_from_end(end)
+    write_epochs, start, now_ms = log.epochs_writer(), log.log_start_offset, log.clock.wall_ms()
+    segments = list(log.segments)
+
+    def cut() -> None:
+        # From the end towards the cut, so that a crash in between leaves a log without a hole.
+        for segment in reversed(dropped):
+            segment.remove()
+        last.truncate(end, position)
+        last.resume()
+        last.save(sync=True)()
+        log.disk.sync_directory(log.directory)
+        write_epochs()
+        log.snapshots.remove_after(end)
+
+    await log.work.run(cut)
+    log.producers = await log.work.run(
+        lambda: load_producers(segments, log.snapshots, log.config, start, end, now_ms)
+    )
+
+
+async def restart_at(log: Log, offset: Offset) -> None:
+    """Drop everything and go on at `offset`: a follower whose leader no longer has what it lacks (S1.5)."""
+    log.being_cut = True
+    try:
+        log.recovery_point = min(log.recovery_point, offset)
+        await log.persist_recovery_point()
+        dropped = list(log.segments)
+
+        def clear() -> Segment:
+            for segment in reversed(dropped):
+                segment.remove()
+            log.snapshots.remove_all()
+            fresh = Segment.new(log.disk, log.directory, offset, log.config, log.clock.wall_ms())
+            log.disk.sync_directory(log.directory)
+            return fresh
+
+        fresh = await log.work.run(clear)
+        log.segments = Segments([fresh])
+        log.producers.clear()
+        log.log_start_offset = log.log_end_offset = log.recovery_point = offset
+        log.high_watermark = offset
+        log.epochs.clear()
+        await log.work.run(log.epochs_writer())
+    finally:
+        log.being_cut = False
+
+
+def advance_log_start(log: Log, offset: Offset) -> bool:
+    """Records below `offset` are gone for readers; their segments go with the next `delete_expired`.
+
+    False if the log already starts there or later. It cannot pass the high watermark.
+    """
+    if offset > log.high_watermark:
+        raise OffsetOutOfRangeError(
+            f"cannot delete up to offset {offset} of {log.partition}: its high watermark is {log.high_watermark}"
+        )
+    if offset <= log.log_start_offset:
+        return False
+    log.log_start_offset = offset
+    log.producers.on_log_start(offset)
+    if log.epochs.truncate_from_start(offset):
+        log.work.start(log.epochs_writer())
+    return True
+
+
+async def delete_expired(log: Log) -> int:
+    """Take the segments out of the log that retention or the log start has passed; how many they were."""
+    segments = list(log.segments)
+    log_end = log.log_end_offset
+    ends = [segment.base_offset for segment in segments[1:]] + [log_end]
+
+    def look() -> list[SegmentFacts]:
+        return [
+            SegmentFacts(end, segment.size, segment.largest_timestamp())
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+
+    facts = await log.work.beside(look)
+    count = expired_count(
+        facts,
+        log.config,
+        now_ms=log.clock.wall_ms(),
+        log_start_offset=log.log_start_offset,
+        high_watermark=log.high_watermark,
+    )
+    if list(log.segments)[: len(segments)] != segments:
+        return 0  # cut or cleaned in the meantime: what was looked at is no longer the log
+    if count == len(segments) == len(log.segments):
+        if segments[-1].size == 0 or log.log_end_offset != log_end:
+            count -= 1
+        else:
+            log.roll()
+    if count > 0:
+        _take_out(log, count)
+    return max(count, 0)
+
+
+def _take_out(log: Log, count: int) -> None:
+    """The oldest segments leave the list now, their names soon, their bytes after file.delete.delay.ms."""
+    dropped = log.segments.replace(0, count, [])
+    first = log.segments[0].base_offset
+    advance_log_start(log, max(first, log.log_start_offset))
+    delete_later(log, dropped, lambda: log.snapshots.remove_before(first))
+
+
+def delete_later(log: Log, dropped: list[Segment], also: Callable[[], None] = lambda: None) -> None:
+    """Rename to .deleted, so that a crash finishes it; remove when readers that hold regions are done with them."""
+    loop = asyncio.get_running_loop()
+
+    def mark() -> None:
+        for segment in dropped:
+            segment.move_to(DELETED)
+        also()
+
+    def remove() -> None:
+        for segment in dropped:
+            segment.remove()
+
+    def schedule() -> None:
+        loop.call_later(log.config.file_delete_delay_ms / 1000, lambda: log.work.start(remove))
+
+    log.work.start(mark, schedule)
