@@ -1,6 +1,7 @@
 """Builds the compiled modules; everything else about the package stands in pyproject.toml.
 
-They are marked optional: without a C compiler the same sources are imported as plain Python, slower and otherwise equal.
+They are marked optional: without a C compiler the same sources are imported as plain Python,
+slower and otherwise equal.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""`make bench`: all tables, or the named ones (`python -m bench wire records`). Markdown on stdout, JSON in bench/results."""
+"""`make bench`: all tables, or the named ones (`python -m bench wire records`).
+
+Markdown on stdout, JSON in bench/results.
+"""
 
 from __future__ import annotations
 

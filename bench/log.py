@@ -182,7 +182,9 @@ def recovery_against_kafka() -> Row:
         asyncio.run(_write_log(partition, GIGABYTE))
         ours = statistics.median(asyncio.run(_recovery_seconds(partition)) for _ in range(3))
         kafka = statistics.median(kafka_recovery_seconds(partition) for _ in range(3))
-    return Row("recovery of 1 GB after a kill, against Kafka 3.9.1", f"{ours:.2f} s", f"{kafka:.2f} s", kafka / ours, 1.0)
+    return Row(
+        "recovery of 1 GB after a kill, against Kafka 3.9.1", f"{ours:.2f} s", f"{kafka:.2f} s", kafka / ours, 1.0
+    )
 
 
 async def _write_log(path: str, size: int) -> None:

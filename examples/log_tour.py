@@ -56,7 +56,8 @@ async def tour(directory: str) -> Table:
     log = await Log.open(disk, clock, path, PARTITION, CONFIG)
     for first in range(0, RECORDS, PER_BATCH):
         records = [
-            (now_ms + i, b"customer-%d" % (i % KEYS), b"order %d " % i + bytes(60)) for i in range(first, first + PER_BATCH)
+            (now_ms + i, b"customer-%d" % (i % KEYS), b"order %d " % i + bytes(60))
+            for i in range(first, first + PER_BATCH)
         ]
         log.append_as_leader(build_batch(records), leader_epoch=0)
     log.high_watermark = log.log_end_offset
@@ -67,7 +68,8 @@ async def tour(directory: str) -> Table:
     told.tell("read it all", f"{count:,} records")
 
     found = await log.offset_for_timestamp(now_ms + 777_777)
-    assert found is not None and found.offset == 777_777
+    assert found is not None
+    assert found.offset == 777_777
     told.tell("find by time", f"offset {found.offset:,}")
 
     cleaned = await clean(log, await plan_cleaning(log, 0), random.SystemRandom())

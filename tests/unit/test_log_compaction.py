@@ -4,8 +4,8 @@ import asyncio
 import random
 
 import pytest
-from logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
 
+from logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
 from tidelog.log.cleaner import Cleaned, clean, plan_cleaning
 from tidelog.log.log import Log
 from tidelog.log.trimming import delete_expired, truncate_to
@@ -133,7 +133,14 @@ def test_edge_24_aborted_records_neither_come_back_nor_push_committed_ones_out(d
 
         def write(producer: int, sequence: int, value: bytes) -> None:
             log.append_as_leader(
-                batch([value], keys=[b"a"], producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True),
+                batch(
+                    [value],
+                    keys=[b"a"],
+                    producer_id=producer,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                    transactional=True,
+                ),
                 0,
             )
 
@@ -153,11 +160,7 @@ def test_edge_24_aborted_records_neither_come_back_nor_push_committed_ones_out(d
 
     async def read_committed(log: Log) -> list[bytes | None]:
         aborted = await log.aborted_transactions(0, log.log_end_offset)
-        dropped = {
-            offset
-            for txn in aborted
-            for offset in range(txn.first_offset, txn.last_offset)
-        }
+        dropped = {offset for txn in aborted for offset in range(txn.first_offset, txn.last_offset)}
         return [value for offset, _, value in await pairs(log) if offset not in dropped]
 
     asyncio.run(scenario())
@@ -167,9 +170,7 @@ def test_a_producers_last_sequence_survives_compaction(disk: Disk, directory: st
     async def scenario() -> None:
         log = await open_log(disk, directory, COMPACTED)
         for sequence in range(3):
-            log.append_as_leader(
-                batch([b"x"], keys=[b"a"], producer_id=9, producer_epoch=0, base_sequence=sequence), 0
-            )
+            log.append_as_leader(batch([b"x"], keys=[b"a"], producer_id=9, producer_epoch=0, base_sequence=sequence), 0)
         log.append_as_leader(batch([b"newer"], keys=[b"a"]), 0)
         await compact(log)
         for name in disk.list(log.directory):

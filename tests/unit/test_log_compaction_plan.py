@@ -40,8 +40,8 @@ def planned(config: LogConfig | None = None, *, first_dirty: int = 0, log_start:
     ],
     ids=[
         "all but the active one", "half is clean", "all is clean", "only what is stable, in whole segments",
-        "nothing is stable", "a checkpoint past the log starts over", "not below the log start", "the lag protects the young",
-        "all are too young",
+        "nothing is stable", "a checkpoint past the log starts over", "not below the log start",
+        "the lag protects the young", "all are too young",
     ],
 )  # fmt: skip
 def test_what_can_be_cleaned(arguments: dict[str, object], start: int, end: int, ratio: float):

@@ -5,8 +5,8 @@ import random
 import uuid
 
 import pytest
-from logkit import FixedClock, batch, read_all, values, with_config
 
+from logkit import FixedClock, batch, read_all, values, with_config
 from tidelog.errors import StorageError
 from tidelog.log.checkpoints import read_offset_checkpoint
 from tidelog.log.directory import LogDirectory

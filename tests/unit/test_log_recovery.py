@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from logkit import PARTITION, batch, idempotent, marker, open_log, read_all, values, with_config
 
+from logkit import PARTITION, batch, idempotent, marker, open_log, read_all, values, with_config
 from tidelog.log.log import Log
 from tidelog.log.trimming import advance_log_start
 from tidelog.ports import Disk
@@ -52,8 +52,7 @@ def test_a_log_comes_back_as_it_was(disk: Disk, directory: str, clean: bool):
             await log.close()
         else:
             await log.work.run(lambda: None)
-        again = await open_log(disk, directory, clean=clean)
-        again.high_watermark = log.high_watermark
+        again = await open_log(disk, directory, clean=clean, high_watermark=log.high_watermark)
         assert state(again) == before
         assert await read_all(again) == records
         assert again.append_as_leader(idempotent(29, producer_id=1), 9).duplicate
@@ -157,7 +156,7 @@ def test_indexes_that_are_missing_or_cannot_be_right_are_made_anew(
             path.unlink()
             if damage is not None:
                 path.write_bytes(damage)
-        again = await open_log(disk, directory, clean=True)
+        again = await open_log(disk, directory, clean=True, high_watermark=log.high_watermark)
         assert await read_all(again) == records
         assert state(again) == before
 
@@ -184,5 +183,40 @@ def test_the_log_start_survives_inside_a_segment(disk: Disk, directory: str):
         again = await open_log(disk, directory, log_start_offset=5)
         assert (await read_all(again))[0].offset == 5
         assert again.epochs.entries == log.epochs.entries
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
+def test_edge_14_a_transaction_stays_unstable_until_its_marker_is_committed_also_after_a_restart(
+    disk: Disk, directory: str, clean: bool
+):
+    async def scenario() -> None:
+        log = await open_log(disk, directory)
+        log.append_as_leader(batch([b"plain"]), 0)
+        log.append_as_leader(idempotent(0, producer_id=2, transactional=True), 0)
+        log.append_as_leader(marker(2, abort=True), 0)
+        log.high_watermark = 2
+        assert log.last_stable_offset == 1
+        await (log.close() if clean else log.flush())
+        again = await open_log(disk, directory, clean=clean, high_watermark=2)
+        assert (again.high_watermark, again.last_stable_offset) == (2, 1)
+        again.high_watermark = 3
+        assert again.last_stable_offset == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_index_that_cannot_be_right_is_made_anew(disk: Disk, directory: str):
+    async def scenario() -> None:
+        log = await lively(disk, directory)
+        aborted = await log.aborted_transactions(0, 1000)
+        await log.close()
+        damaged = [segment for segment in log.segments if disk.exists(segment.transactions.path)]
+        assert damaged
+        for segment in damaged:
+            Path(segment.transactions.path).write_bytes(bytes(34))
+        again = await open_log(disk, directory, clean=True)
+        assert await again.aborted_transactions(0, 1000) == aborted
 
     asyncio.run(scenario())

@@ -25,7 +25,9 @@ def command() -> None:
 @command.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--records", "show_records", is_flag=True, help="Show the records, not only their batches.")
-@click.option("--from", "from_offset", type=int, default=0, metavar="OFFSET", help="Begin with the batch that holds it.")
+@click.option(
+    "--from", "from_offset", type=int, default=0, metavar="OFFSET", help="Begin with the batch that holds it."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line; keys and values in base 64.")
 def dump(path: Path, show_records: bool, from_offset: int, as_json: bool) -> None:
     """Show what is in a segment file, or in all segments of a partition's directory.

@@ -51,9 +51,7 @@ async def plan_cleaning(log: Log, first_dirty_offset: Offset) -> Plan:
     )
 
 
-async def clean(
-    log: Log, what: Plan, random: Random, *, buffer_bytes: int = DEDUPE_BUFFER_BYTES
-) -> Cleaned | None:
+async def clean(log: Log, what: Plan, random: Random, *, buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> Cleaned | None:
     """Carry out a plan. None if the log was cut or shortened meanwhile: what is done is done, plan the rest anew."""
     segments = log.segments.copy()
     offsets = OffsetMap(buffer_bytes, random.randbytes(_SEED_BYTES))

@@ -21,7 +21,7 @@ class SegmentSize(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Clean [first_dirty_offset, end_offset), and all before it anew. Of the bytes, `dirty_ratio` were never cleaned."""
+    """Clean [first_dirty_offset, end_offset), and all before it anew; `dirty_ratio` of the bytes were never cleaned."""
 
     first_dirty_offset: Offset
     end_offset: Offset

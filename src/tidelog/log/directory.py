@@ -17,8 +17,8 @@ from tidelog.log.config import LogConfig
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.log import Log
 from tidelog.log.meta import (
-    remove_clean_shutdown,
     read_clean_shutdown,
+    remove_clean_shutdown,
     write_clean_shutdown,
     write_topic_id,
 )
@@ -101,15 +101,21 @@ class LogDirectory:
                 self._remove_soon(os.path.join(path, name))
         partitions = [partition for name in found if (partition := names.partition_of(name)) is not None]
         await asyncio.gather(
-            *(self._open_log(partition, points.get(partition, 0), starts.get(partition, 0)) for partition in partitions)
+            *(
+                self._open_log(partition, points.get(partition, 0), starts.get(partition, 0), marks.get(partition, 0))
+                for partition in partitions
+            )
         )
-        for partition, offset in marks.items():
-            if partition in self.logs:
-                self.logs[partition].high_watermark = offset
         # From here on logs are written: until the next clean close a restart has to check them.
         await disk.submit(path, lambda: remove_clean_shutdown(disk, path))
 
-    async def _open_log(self, partition: TopicPartition, recovery_point: Offset, log_start_offset: Offset) -> Log:
+    async def _open_log(
+        self,
+        partition: TopicPartition,
+        recovery_point: Offset = 0,
+        log_start_offset: Offset = 0,
+        high_watermark: Offset = 0,
+    ) -> Log:
         log = await Log.open(
             self._disk,
             self._clock,
@@ -119,6 +125,7 @@ class LogDirectory:
             clean=self.was_clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
             on_failure=self._failed,
             index_memory=self._index_memory,
         )
@@ -135,7 +142,7 @@ class LogDirectory:
         """The log of a partition, new or found."""
         log = self.logs.get(partition)
         if log is None:
-            log = await self._open_log(partition, 0, 0)
+            log = await self._open_log(partition)
             if topic_id is not None:
                 directory = log.directory
                 await log.work.run(lambda: write_topic_id(self._disk, directory, topic_id))

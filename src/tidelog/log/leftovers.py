@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 
 from tidelog.log import names
-from tidelog.log.segment import Segment
 from tidelog.log.config import LogConfig
+from tidelog.log.segment import Segment
 from tidelog.ports import Disk
 from tidelog.types import Offset
 

@@ -18,6 +18,7 @@ from tidelog.log.producers import Producers
 from tidelog.log.recovery import first_unchecked, load_producers, recover
 from tidelog.log.segment import Segment
 from tidelog.log.segments import Segments
+from tidelog.log.transaction_index import CorruptIndexError
 from tidelog.ports import Clock, Disk
 from tidelog.types import Offset
 
@@ -42,6 +43,7 @@ def load(
     clean: bool,
     recovery_point: Offset,
     log_start_offset: Offset,
+    high_watermark: Offset,
 ) -> LoadedLog:
     """Without `clean`, everything from the recovery point on is checked batch by batch."""
     if not disk.exists(directory):
@@ -57,10 +59,15 @@ def load(
     snapshots = ProducerSnapshots(disk, directory)
 
     producers: Producers | None = None
+    damaged = _first_bad_transaction_index(disk, segments)
+    if damaged is not None:
+        clean, recovery_point = False, min(recovery_point, damaged.base_offset)
     if segments and not clean:
         trusted = first_unchecked(segments, recovery_point)
         base_offset = segments[trusted].base_offset
-        producers = load_producers(segments[:trusted], snapshots, config, log_start_offset, base_offset, now_ms)
+        producers = load_producers(
+            segments[:trusted], snapshots, config, log_start_offset, base_offset, high_watermark, now_ms
+        )
         segments = recover(segments, recovery_point, epochs, producers)
     elif segments:
         segments[-1].resume()
@@ -75,8 +82,11 @@ def load(
         log_end_offset = log_start_offset
         producers = None
     snapshots.remove_after(log_end_offset)
+    snapshots.remove_strays(segment.base_offset for segment in segments)
     if producers is None:
-        producers = load_producers(segments, snapshots, config, log_start_offset, log_end_offset, now_ms)
+        producers = load_producers(
+            segments, snapshots, config, log_start_offset, log_end_offset, high_watermark, now_ms
+        )
     for segment in segments[:-1]:
         segment.sealed = True
     stale = epochs.truncate_from_end(log_end_offset)
@@ -98,3 +108,14 @@ def _find_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -
             segments.append(segment)
     remove_orphans(disk, directory, frozenset(segment.base_offset for segment in segments))
     return segments
+
+
+def _first_bad_transaction_index(disk: Disk, segments: list[Segment]) -> Segment | None:
+    """Few segments have one. What it lacks would make aborted records visible, so it is checked before it is used."""
+    for segment in segments:
+        if disk.exists(segment.transactions.path):
+            try:
+                segment.transactions.check(segment.base_offset)
+            except CorruptIndexError:
+                return segment
+    return None

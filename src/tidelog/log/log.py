@@ -107,15 +107,18 @@ class Log:
         clean: bool = False,
         recovery_point: Offset = 0,
         log_start_offset: Offset = 0,
+        high_watermark: Offset = 0,
         on_failure: OnFailure = lambda failure: None,
         index_memory: IndexMemory | None = None,
     ) -> Log:
         """Open what is there, or an empty log. `clean`: the last owner closed it, so nothing needs checking."""
         loaded = await disk.submit(
             directory,
-            lambda: load(disk, clock, directory, config, clean, recovery_point, log_start_offset),
+            lambda: load(disk, clock, directory, config, clean, recovery_point, log_start_offset, high_watermark),
         )
-        return cls(disk, clock, directory, partition, config, loaded, on_failure, index_memory or IndexMemory())
+        log = cls(disk, clock, directory, partition, config, loaded, on_failure, index_memory or IndexMemory())
+        log.high_watermark = high_watermark
+        return log
 
     # Where the tide is
 
@@ -349,13 +352,14 @@ class Log:
     async def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTxn]:
         """The aborted transactions with records in [offset, end_offset), for a read_committed consumer (S13.3)."""
         segments = self.segments.copy()
-        if all(segment.transactions.empty for segment in segments):
+        relevant = [segments[place] for place in range(segments.place_of(offset), len(segments))]
+        if all(segment.transactions.empty for segment in relevant):
             return []
 
         def collect() -> list[AbortedTxn]:
             found: list[AbortedTxn] = []
-            for place in range(segments.place_of(offset), len(segments)):
-                some, complete = segments[place].transactions.collect(offset, end_offset)
+            for segment in relevant:
+                some, complete = segment.transactions.collect(offset, end_offset)
                 found += some
                 if complete:
                     break

@@ -11,7 +11,7 @@ from tidelog.log.config import LogConfig
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.producer_snapshot import ProducerSnapshots
 from tidelog.log.producers import Producers
-from tidelog.log.replay import note_producer, replay
+from tidelog.log.replay import has_control_batch, note_producer, replay
 from tidelog.log.segment import MAX_RELATIVE_OFFSET, Segment
 from tidelog.log.segments import Segments
 from tidelog.records.header import BatchHeader
@@ -66,17 +66,26 @@ def load_producers(
     config: LogConfig,
     log_start_offset: Offset,
     end_offset: Offset,
+    high_watermark: Offset,
     now_ms: int,
 ) -> Producers:
-    """The producers as they were at `end_offset`: the newest snapshot up to there, and what came after it."""
+    """The producers as they were at `end_offset`: the newest fitting snapshot up to there, and what came after it.
+
+    A snapshot does not tell of transactions that were complete when it was written. Where a marker is not yet
+    committed, its transaction must still be known (edge case 14), so then an older snapshot is taken and the
+    marker is met again.
+    """
     producers = Producers(config.producer_id_expiration_ms)
-    start = log_start_offset
+    everything = Segments(segments)
     newest = snapshots.load_latest(log_start_offset, end_offset)
+    if newest is not None and segments and has_control_batch(everything, high_watermark, newest[0]):
+        newest = snapshots.load_latest(log_start_offset, high_watermark)
+    start = log_start_offset
     if newest is not None:
         start, entries = newest
         producers.load(entries, now_ms)
     if segments:
-        replay(producers, Segments(segments), start, end_offset)
+        replay(producers, everything, start, end_offset)
     return producers
 
 

@@ -5,7 +5,10 @@ The same code notes a batch when it is appended and when it is met again after a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tidelog.log.producers import Producers
+from tidelog.log.segment import Segment
 from tidelog.log.segments import Segments
 from tidelog.log.transaction_index import AbortedTxn, TransactionIndex
 from tidelog.records.control import ControlType, read_marker
@@ -35,6 +38,18 @@ def note_producer(
 
 def replay(producers: Producers, segments: Segments, start: Offset, end: Offset) -> None:
     """Note all batches from `start` up to `end`. On a disk thread: it reads the log."""
+    for segment, position, header in _batches(segments, start, end):
+        if header.producer_id >= 0:
+            source = segment.file.read_at(position, header.size_bytes) if header.is_control else b""
+            note_producer(producers, header, source, 0, None)
+
+
+def has_control_batch(segments: Segments, start: Offset, end: Offset) -> bool:
+    """Whether any batch from `start` up to `end` ends a transaction. On a disk thread."""
+    return any(header.is_control for _, _, header in _batches(segments, start, end))
+
+
+def _batches(segments: Segments, start: Offset, end: Offset) -> Iterator[tuple[Segment, int, BatchHeader]]:
     if start >= end:
         return
     for place in range(segments.place_of(start), len(segments)):
@@ -46,7 +61,5 @@ def replay(producers: Producers, segments: Segments, start: Offset, end: Offset)
         for position, header in segment.headers(found[0], read):
             if header.base_offset >= end:
                 return
-            if header.base_offset < start or header.producer_id < 0:
-                continue
-            source = read(position, header.size_bytes) if header.is_control else b""
-            note_producer(producers, header, source, 0, None)
+            if header.base_offset >= start:
+                yield segment, position, header
