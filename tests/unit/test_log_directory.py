@@ -203,3 +203,13 @@ def test_a_failing_disk_takes_the_whole_directory_offline(disk: Disk, directory:
         assert not disk.exists(f"{directory}/.kafka_cleanshutdown")
 
     asyncio.run(scenario())
+
+
+def test_a_partition_asked_for_twice_at_once_is_one_log(disk: Disk, directory: str):
+    async def scenario() -> None:
+        first = await opened(disk, directory)
+        one, two = await asyncio.gather(first.create(A), first.create(A))
+        assert one is two is first.logs[A]
+        await first.close()
+
+    asyncio.run(scenario())

@@ -63,6 +63,7 @@ class LogDirectory:
         self._index_memory = IndexMemory()
         self._work = FileWork(disk, path, self._failed)
         self._one_checkpoint = asyncio.Lock()
+        self._creating: dict[TopicPartition, asyncio.Future[Log]] = {}
         self._next_checkpoint: asyncio.Future[None] | None = None
 
     @classmethod
@@ -100,12 +101,13 @@ class LogDirectory:
             if name.endswith(names.DELETE_DIRECTORY):
                 self._remove_soon(os.path.join(path, name))
         partitions = [partition for name in found if (partition := names.partition_of(name)) is not None]
-        await asyncio.gather(
+        logs = await asyncio.gather(
             *(
                 self._open_log(partition, points.get(partition, 0), starts.get(partition, 0), marks.get(partition, 0))
                 for partition in partitions
             )
         )
+        self.logs = dict(zip(partitions, logs, strict=True))
         # From here on logs are written: until the next clean close a restart has to check them.
         await disk.submit(path, lambda: remove_clean_shutdown(disk, path))
 
@@ -130,7 +132,6 @@ class LogDirectory:
             index_memory=self._index_memory,
         )
         log.persist_recovery_point = self.checkpoint
-        self.logs[partition] = log
         return log
 
     def path_of(self, partition: TopicPartition) -> str:
@@ -139,13 +140,22 @@ class LogDirectory:
     # Partitions come and go
 
     async def create(self, partition: TopicPartition, topic_id: bytes | None = None) -> Log:
-        """The log of a partition, new or found."""
+        """The log of a partition, new or found; the same one for all who ask at the same time."""
         log = self.logs.get(partition)
-        if log is None:
-            log = await self._open_log(partition)
-            if topic_id is not None:
-                directory = log.directory
-                await log.work.run(lambda: write_topic_id(self._disk, directory, topic_id))
+        if log is not None:
+            return log
+        creating = self._creating.get(partition)
+        if creating is None:
+            creating = self._creating[partition] = asyncio.ensure_future(self._create(partition, topic_id))
+            creating.add_done_callback(lambda _: self._creating.pop(partition))
+        return await asyncio.shield(creating)
+
+    async def _create(self, partition: TopicPartition, topic_id: bytes | None) -> Log:
+        log = await self._open_log(partition)
+        if topic_id is not None:
+            directory = log.directory
+            await log.work.run(lambda: write_topic_id(self._disk, directory, topic_id))
+        self.logs[partition] = log
         return log
 
     async def delete(self, partition: TopicPartition) -> None:
