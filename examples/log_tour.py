@@ -72,9 +72,10 @@ async def tour(directory: str) -> Table:
     assert found.offset == 777_777
     told.tell("find by time", f"offset {found.offset:,}")
 
+    await log.flush()
     cleaned = await clean(log, await plan_cleaning(log, 0), random.SystemRandom())
     assert cleaned is not None
-    told.tell("compact", f"{cleaned.bytes_before >> 20} MB became {cleaned.bytes_after >> 20} MB")
+    told.tell("compact", f"{cleaned.bytes_before >> 10:,} kB became {cleaned.bytes_after >> 10:,} kB")
 
     end = log.log_end_offset
     log.append_as_leader(build_batch([(now_ms, b"last", b"word")]), leader_epoch=1)

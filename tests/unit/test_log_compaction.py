@@ -6,7 +6,7 @@ import random
 import pytest
 
 from logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
-from tidelog.log.cleaner import Cleaned, clean, plan_cleaning
+from tidelog.log.cleaner import Cleaned, UncleanableError, clean, plan_cleaning
 from tidelog.log.log import Log
 from tidelog.log.trimming import delete_expired, truncate_to
 from tidelog.ports import Disk
@@ -18,6 +18,7 @@ COMPACTED = with_config(cleanup_compact=True, cleanup_delete=False, delete_reten
 async def compact(log: Log, first_dirty: int = 0, **options: int) -> Cleaned | None:
     log.high_watermark = log.log_end_offset
     log.roll()
+    await log.flush()
     return await clean(log, await plan_cleaning(log, first_dirty), random.Random(1), **options)
 
 
@@ -190,7 +191,9 @@ def test_a_log_that_is_cut_during_its_cleaning_is_left_as_it_is(disk: Disk, dire
             log.append_as_leader(keyed(number), 0)
         log.high_watermark = log.log_end_offset
         log.roll()
+        await log.flush()
         cleaning = asyncio.ensure_future(clean(log, await plan_cleaning(log, 0), random.Random(1)))
+        await asyncio.sleep(0)
         await truncate_to(log, 10)
         assert await cleaning is None
         assert [offset for offset, _, _ in await pairs(log)] == list(range(10))
@@ -206,6 +209,7 @@ def test_what_is_not_stable_is_not_cleaned(disk: Disk, directory: str):
         for number in range(40):
             log.append_as_leader(keyed(number), 0)
         log.high_watermark = 20
+        await log.flush()
         plan = await plan_cleaning(log, 0)
         assert 0 < plan.end_offset <= 20
 
@@ -266,5 +270,16 @@ def test_compact_and_delete_together(disk: Disk, directory: str):
         assert await compact(log) is not None
         assert await delete_expired(log) > 0
         assert log.log_start_offset == log.log_end_offset
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_larger_than_the_buffer_is_said_to_be_uncleanable(disk: Disk, directory: str):
+    async def scenario() -> None:
+        log = await open_log(disk, directory, COMPACTED)
+        log.append_as_leader(batch([b"v"] * 30, keys=[b"%d" % i for i in range(30)]), 0)
+        with pytest.raises(UncleanableError, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+            await compact(log, buffer_bytes=24 * 10)
+        assert len(await pairs(log)) == 30
 
     asyncio.run(scenario())

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
+from tidelog.errors import TidelogError
+from tidelog.log.cleaning import Cleaning, CleaningAbandonedError
 from tidelog.log.compaction_plan import Plan, SegmentSize, groups, plan
 from tidelog.log.log import Log
 from tidelog.log.names import CLEANED, SWAP
@@ -28,6 +30,10 @@ _SEED_BYTES = 16
 _LANE = "clean"
 
 
+class UncleanableError(TidelogError):
+    """This log cannot be cleaned with these settings, now or later."""
+
+
 class Cleaned(NamedTuple):
     """What one cleaning did."""
 
@@ -38,7 +44,7 @@ class Cleaned(NamedTuple):
 
 
 async def plan_cleaning(log: Log, first_dirty_offset: Offset) -> Plan:
-    """What could be cleaned in this log now."""
+    """What could be cleaned in this log now: what is stable and synced."""
     segments = list(log.segments)
     facts = await log.work.beside(lambda: [_facts(segment) for segment in segments])
     return plan(
@@ -46,17 +52,31 @@ async def plan_cleaning(log: Log, first_dirty_offset: Offset) -> Plan:
         log.config,
         first_dirty_offset=first_dirty_offset,
         log_start_offset=log.log_start_offset,
-        stable_offset=log.last_stable_offset,
+        stable_offset=min(log.last_stable_offset, log.recovery_point),
         now_ms=log.clock.wall_ms(),
     )
 
 
 async def clean(log: Log, what: Plan, random: Random, *, buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> Cleaned | None:
-    """Carry out a plan. None if the log was cut or shortened meanwhile: what is done is done, plan the rest anew."""
+    """Carry out a plan. None if it was abandoned: what is done is done, plan the rest anew."""
+    assert log.cleaning is None, f"{log.partition} is being cleaned already"
+    cleaning = log.cleaning = Cleaning()
+    try:
+        # Recovery takes a gap between segments for a loss, and cleaning makes gaps: so a restart must know, before
+        # there are any, that it need not check this far.
+        await log.persist_checkpoints()
+        return await _clean(log, what, OffsetMap(buffer_bytes, random.randbytes(_SEED_BYTES)), cleaning)
+    except CleaningAbandonedError:
+        return None
+    finally:
+        log.cleaning = None
+        cleaning.end()
+
+
+async def _clean(log: Log, what: Plan, offsets: OffsetMap, cleaning: Cleaning) -> Cleaned:
     segments = log.segments.copy()
-    offsets = OffsetMap(buffer_bytes, random.randbytes(_SEED_BYTES))
     aborted = await log.aborted_transactions(log.log_start_offset, what.end_offset)
-    end = await log.work.beside(lambda: _index(offsets, segments, what, aborted), _LANE)
+    end = await log.work.beside(lambda: _index(offsets, segments, what, aborted, cleaning), _LANE)
     sources = [segment for segment in segments if segment.base_offset < end]
     batch_filter = BatchFilter(
         offsets,
@@ -72,13 +92,12 @@ async def clean(log: Log, what: Plan, random: Random, *, buffer_bytes: int = DED
     for count in groups([_facts(segment) for segment in sources], log.config):
         old, sources = sources[:count], sources[count:]
         pending += old
-        new = await log.work.beside(partial(_rewrite_group, log, old, new, batch_filter), _LANE)
+        new = await log.work.beside(partial(_rewrite_group, log, old, new, batch_filter, cleaning), _LANE)
         if new.size == 0 and sources:
             continue  # nothing is left of these: what comes next goes to the same segment
         before += sum(segment.size for segment in pending)
         after += new.size
-        if not await _swap_in(log, pending, new):
-            return None
+        await _swap_in(log, pending, new, cleaning)
         pending, new = [], None
     return Cleaned(end, before, after)
 
@@ -88,33 +107,45 @@ def _facts(segment: Segment) -> SegmentSize:
     return SegmentSize(segment.base_offset, segment.size, segment.index_bytes, largest_timestamp)
 
 
-def _index(offsets: OffsetMap, segments: Segments, what: Plan, aborted: list[AbortedTxn]) -> Offset:
+def _index(offsets: OffsetMap, segments: Segments, what: Plan, aborted: list[AbortedTxn], cleaning: Cleaning) -> Offset:
     """Enter the last offset of each key of the dirty part; where it ended, short of the plan if the map is full."""
     transactions = TransactionFilter(aborted)
     for place in range(segments.place_of(what.first_dirty_offset), len(segments)):
         segment = segments[place]
         if segment.base_offset >= what.end_offset:
             break
-        for header, buffer, position in batches(segment):
+        for header, buffer, position in batches(segment, cleaning):
             if header.last_offset < what.first_dirty_offset:
                 continue
             if header.is_control:
                 transactions.marker_is_empty(header, control_type(buffer, header, position))
-            elif not transactions.drops_data(header) and not index_batch(offsets, buffer, header, position):
+            elif transactions.drops_data(header):
+                offsets.skip_to(header.last_offset)
+            elif not index_batch(offsets, buffer, header, position):
+                if header.base_offset <= what.first_dirty_offset:
+                    raise UncleanableError(
+                        f"a batch of {header.record_count} records is more than "
+                        "log.cleaner.dedupe.buffer.size has room for"
+                    )
                 return header.base_offset
     return what.end_offset
 
 
-def _rewrite_group(log: Log, old: list[Segment], new: Segment | None, batch_filter: BatchFilter) -> Segment:
+def _rewrite_group(
+    log: Log, old: list[Segment], new: Segment | None, batch_filter: BatchFilter, cleaning: Cleaning
+) -> Segment:
     if new is None:
         new = Segment.new(log.disk, log.directory, old[0].base_offset, log.config, old[0].created_ms, stage=CLEANED)
-    rewrite(old, new, batch_filter)
+    try:
+        rewrite(old, new, batch_filter, cleaning)
+    except BaseException:
+        new.remove()
+        raise
     return new
 
 
-async def _swap_in(log: Log, old: list[Segment], new: Segment) -> bool:
+async def _swap_in(log: Log, old: list[Segment], new: Segment, cleaning: Cleaning) -> None:
     """Put one segment in the place of those it was made from. The order of the steps is what `leftovers` relies on."""
-    place = log.segments.place_of(old[0].base_offset)
 
     def complete() -> None:
         new.move_to(SWAP)
@@ -125,17 +156,12 @@ async def _swap_in(log: Log, old: list[Segment], new: Segment) -> bool:
         new.move_to("")
         log.disk.sync_directory(log.directory)
 
-    if _stands(log, place, old):
-        await log.work.run(complete)
-    if not _stands(log, place, old):
-        await log.work.run(new.remove)
-        return False
+    # Once it is called .swap a restart would put it in, so from here on it is done whoever asks to stop.
+    cleaning.check()
+    await log.work.run(complete)
+    place = log.segments.place_of(old[0].base_offset)
+    assert log.segments[place] is old[0]
     log.segments.replace(place, place + len(old), [new])
     new.sealed = True
     new.release_indexes()
     delete_later(log, old, finish)
-    return True
-
-
-def _stands(log: Log, place: int, old: list[Segment]) -> bool:
-    return list(log.segments)[place : place + len(old)] == old and not log.being_cut

@@ -78,7 +78,7 @@ class LogDirectory:
         on_offline: Callable[[StorageError], None] = lambda failure: None,
     ) -> LogDirectory:
         """Lock it, load every log in it, a few at a time as the disk threads allow."""
-        await disk.submit(path, lambda: disk.make_directory(path))
+        await disk.submit(path, lambda: _make_durably(disk, path))
         lock = disk.lock(os.path.join(path, names.LOCK))
         directory = cls(disk, clock, random, path, config_of, lock, on_offline)
         try:
@@ -131,7 +131,7 @@ class LogDirectory:
             on_failure=self._failed,
             index_memory=self._index_memory,
         )
-        log.persist_recovery_point = self.checkpoint
+        log.persist_checkpoints = self.checkpoint
         return log
 
     def path_of(self, partition: TopicPartition) -> str:
@@ -161,6 +161,7 @@ class LogDirectory:
     async def delete(self, partition: TopicPartition) -> None:
         """Gone at once for everybody, and after a crash too; the bytes go later."""
         log = self.logs.pop(partition)
+        await log.abandon_cleaning()
         self.cleaner_offsets.pop(partition, None)
         target = os.path.join(self.path, names.deleted_directory(partition, f"{self._random.getrandbits(128):032x}"))
         source = log.directory
@@ -233,3 +234,14 @@ class LogDirectory:
 
 
 _CHECKPOINTS = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
+
+
+def _make_durably(disk: Disk, path: str) -> None:
+    """With its parents, each of them synced: a directory that a power loss takes away takes all logs with it."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        disk.make_directory(directory)
+        disk.sync_directory(os.path.dirname(directory))

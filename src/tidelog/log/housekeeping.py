@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tidelog.errors import CorruptBatchError, StorageError
-from tidelog.log.cleaner import DEDUPE_BUFFER_BYTES, clean, plan_cleaning
+from tidelog.log.cleaner import DEDUPE_BUFFER_BYTES, UncleanableError, clean, plan_cleaning
 from tidelog.log.compaction_plan import Plan, due
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
@@ -100,7 +100,7 @@ class Housekeeping:
         what, log = max(candidates, key=lambda candidate: (candidate[0].overdue, candidate[0].dirty_ratio))
         try:
             done = await clean(log, what, self._random, buffer_bytes=self._dedupe_buffer_bytes)
-        except CorruptBatchError as failure:
+        except (CorruptBatchError, UncleanableError) as failure:
             self.uncleanable[log.partition] = str(failure)
             _log.error("%s is not compacted any more: %s", log.partition, failure)
             return False

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tidelog.errors import CorruptBatchError, OffsetOutOfRangeError, RecordTooLargeError, StorageError
 from tidelog.log import names
 from tidelog.log.checkpoints import write_epoch_checkpoint
+from tidelog.log.cleaning import Cleaning
 from tidelog.log.config import LogConfig
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.loading import LoadedLog, load
@@ -83,10 +84,11 @@ class Log:
         self.log_end_offset: Offset = loaded.log_end_offset
         self.recovery_point: Offset = loaded.recovery_point
         self.last_flush_ms = clock.wall_ms()
-        self.persist_recovery_point: Callable[[], Awaitable[None]] = _nothing_to_persist
-        """Set by the log directory: writes the recovery point down where a restart looks for it."""
+        self.persist_checkpoints: Callable[[], Awaitable[None]] = _nothing_to_persist
+        """Set by the log directory: writes recovery point and log start down where a restart looks for them."""
         self.being_cut = False
         """While `trimming` takes the end off, nothing may be appended."""
+        self.cleaning: Cleaning | None = None
         self._high_watermark: Offset = loaded.log_start_offset
         self._on_failure = on_failure
         self._index_memory = index_memory
@@ -196,7 +198,7 @@ class Log:
             raise StorageError(f"{self.partition} is offline: {self.failed}")
         segment = self.segments.active
         if self._must_roll(segment, batches[0], batches[-1], size):
-            segment = self.roll(batches[0].base_offset)
+            segment = self.roll()
         try:
             segment.append(batches, buffers, size)
         except StorageError as failure:
@@ -248,10 +250,13 @@ class Log:
         )
         return age_ms > config.segment_ms - config.segment_jitter_ms
 
-    def roll(self, base_offset: Offset | None = None) -> Segment:
-        """Start a new segment at once; the old one is completed and synced by a disk thread."""
+    def roll(self) -> Segment:
+        """Start a new segment at once; the old one is completed and synced by a disk thread.
+
+        It starts at the log's end even where the next batch comes after a gap: recovery knows a lost tail by that.
+        """
         old = self.segments.active
-        start = self.log_end_offset if base_offset is None else base_offset
+        start = self.log_end_offset
         if old.size == 0 and old.base_offset == start:
             return old
         new = Segment.new(self.disk, self.directory, start, self.config, self.clock.wall_ms())
@@ -369,8 +374,14 @@ class Log:
 
     # Close
 
+    async def abandon_cleaning(self) -> None:
+        """Before segments are taken away; the next cleaning starts over."""
+        if self.cleaning is not None:
+            await self.cleaning.abandon()
+
     async def close(self) -> None:
         """Leave the files complete, so that a `clean` open needs no recovery."""
+        await self.abandon_cleaning()
         self.segments.active.complete_time_index()
         await self.flush()
         end, entries = self.log_end_offset, self.producers.snapshot()

@@ -34,25 +34,30 @@ def recover(
     `producers` know everything before the first of those segments, and afterwards everything.
     Returns the segments that stay.
     """
+    next_offset = None
     for place in range(first_unchecked(segments, recovery_point), len(segments)):
         segment = segments[place]
-        problem = _recover_segment(segment, epochs, producers)
+        if next_offset is not None and segment.base_offset != next_offset:
+            # The tail of the one before is gone, and was lost so neatly that no batch is torn.
+            return _cut(
+                segments, place, f"{segment.file.path}: {next_offset}..{segment.base_offset - 1} are missing before it"
+            )
+        problem, next_offset = _recover_segment(segment, epochs, producers)
         if place + 1 < len(segments):
             segment.complete_time_index()
             segment.save(sync=False)()
         if problem is not None:
-            dropped = segments[place + 1 :]
-            _log.warning(
-                "%s: %s at byte %d; cut there%s",
-                segment.file.path,
-                problem,
-                segment.size,
-                f", with the {len(dropped)} segments after it" if dropped else "",
-            )
-            for later in dropped:
-                later.remove()
-            return segments[: place + 1]
+            return _cut(segments, place + 1, f"{segment.file.path}: {problem}; cut at byte {segment.size}")
     return segments
+
+
+def _cut(segments: list[Segment], place: int, why: str) -> list[Segment]:
+    """Go without the segments from `place` on."""
+    dropped = segments[place:]
+    _log.warning("%s%s", why, f", with the {len(dropped)} segments after it" if dropped else "")
+    for segment in reversed(dropped):
+        segment.remove()
+    return segments[:place]
 
 
 def first_unchecked(segments: list[Segment], recovery_point: Offset) -> int:
@@ -89,8 +94,8 @@ def load_producers(
     return producers
 
 
-def _recover_segment(segment: Segment, epochs: LeaderEpochCache, producers: Producers) -> str | None:
-    """Check it, cut it after the last good batch. What was wrong, if anything."""
+def _recover_segment(segment: Segment, epochs: LeaderEpochCache, producers: Producers) -> tuple[str | None, Offset]:
+    """Check it, cut it after the last good batch. What was wrong, if anything, and the offset that would come next."""
     file_bytes = segment.size
     segment.reset_indexes()
     segment.transactions.reset()
@@ -117,7 +122,7 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochCache, producers: Prod
         want = max(_CHUNK_BYTES, found.needed)
     if segment.size < file_bytes:
         segment.file.truncate(segment.size)
-    return problem
+    return problem, next_offset
 
 
 def _note(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tidelog.errors import CorruptBatchError
+from tidelog.log.cleaning import Cleaning
 from tidelog.log.segment import Segment
 from tidelog.log.transaction_filter import TransactionFilter
 from tidelog.records.compaction import OffsetMap, compact_batch, empty_batch, with_delete_horizon
@@ -17,10 +18,11 @@ _CHUNK_BYTES = 4 << 20
 _WRITE_BYTES = 1 << 20
 
 
-def batches(segment: Segment) -> Iterator[tuple[BatchHeader, Buffer, int]]:
+def batches(segment: Segment, cleaning: Cleaning) -> Iterator[tuple[BatchHeader, Buffer, int]]:
     """(header, buffer, position in it) of each batch of a sealed segment, read in large chunks and checked."""
     position, want = 0, _CHUNK_BYTES
     while position < segment.size:
+        cleaning.check()
         chunk = segment.file.read_at(position, min(want, segment.size - position))
         found = scan(chunk)
         for at, header in found.batches:
@@ -101,13 +103,13 @@ class BatchFilter:
         return horizon_ms is not None and self._now_ms >= horizon_ms
 
 
-def rewrite(source: list[Segment], target: Segment, batch_filter: BatchFilter) -> None:
+def rewrite(source: list[Segment], target: Segment, batch_filter: BatchFilter, cleaning: Cleaning) -> None:
     """Write what stays of `source` to `target`, complete and synced."""
     headers: list[BatchHeader] = []
     buffers: list[Buffer] = []
     size = 0
     for segment in source:
-        for header, buffer, position in batches(segment):
+        for header, buffer, position in batches(segment, cleaning):
             kept = batch_filter.keep(header, buffer, position)
             if kept is None:
                 continue

@@ -30,6 +30,7 @@ async def truncate_to(log: Log, offset: Offset) -> bool:
         return True
     log.being_cut = True
     try:
+        await log.abandon_cleaning()
         await _cut_end(log, offset)
     finally:
         log.being_cut = False
@@ -42,15 +43,16 @@ async def _cut_end(log: Log, offset: Offset) -> None:
     last = log.segments[place]
     found = await log.work.run(lambda: last.find(offset, last.file.read_at))
     position, end = (last.size, offset) if found is None else (found[0], min(offset, found[1]))
-    if end < log.recovery_point:
-        # What is written after the cut is unsynced again: a crash must find that out from the checkpoint.
-        log.recovery_point = end
-        await log.persist_recovery_point()
+    if end < max(log.recovery_point, log.log_start_offset):
+        # What is written after the cut is unsynced again, and the start may lie in the batch that goes with it:
+        # a restart must not go by the checkpoints of before.
+        log.recovery_point = min(log.recovery_point, end)
+        log.log_start_offset = min(log.log_start_offset, end)
+        await log.persist_checkpoints()
     dropped = log.segments.replace(place + 1, len(log.segments), [])
     last.size = position
     last.sealed = False
     log.log_end_offset = end
-    log.log_start_offset = min(log.log_start_offset, end)
     log.high_watermark = min(log.high_watermark, end)
     log.epochs.truncate_from_end(end)
     write_epochs, now_ms = log.epochs_writer(), log.clock.wall_ms()
@@ -78,8 +80,9 @@ async def restart_at(log: Log, offset: Offset) -> None:
     """Drop everything and go on at `offset`: a follower whose leader no longer has what it lacks (S1.5)."""
     log.being_cut = True
     try:
+        await log.abandon_cleaning()
         log.recovery_point = min(log.recovery_point, offset)
-        await log.persist_recovery_point()
+        await log.persist_checkpoints()
         dropped = list(log.segments)
 
         def clear() -> Segment:
@@ -121,6 +124,7 @@ def advance_log_start(log: Log, offset: Offset) -> bool:
 
 async def delete_expired(log: Log) -> int:
     """Take the segments out of the log that retention or the log start has passed; how many they were."""
+    await log.abandon_cleaning()
     segments = list(log.segments)
     log_end = log.log_end_offset
     ends = [segment.base_offset for segment in segments[1:]] + [log_end]

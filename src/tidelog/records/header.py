@@ -47,6 +47,9 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_CODECS = tuple(Codec)
+
+
 class BatchHeader(NamedTuple):
     """The header fields of one batch, in the order they are written.
 
@@ -87,9 +90,9 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> Codec:
         number = self.attributes & CODEC_MASK
-        if number > Codec.ZSTD:
+        if number >= len(_CODECS):
             raise CorruptBatchError(f"batch at offset {self.base_offset} names compression {number}, which is unknown")
-        return Codec(number)
+        return _CODECS[number]
 
     @property
     def uses_log_append_time(self) -> bool:
@@ -111,7 +114,7 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`. The caller has seen to it that 61 bytes are there."""
-    header = BatchHeader._make(LAYOUT.unpack_from(buffer, position))
+    header = tuple.__new__(BatchHeader, LAYOUT.unpack_from(buffer, position))  # half the cost of _make
     if header.magic != MAGIC:
         raise _wrong_magic(header.magic)
     if header.length < HEADER_SIZE - LENGTH_END:

@@ -1,0 +1,21 @@
+"""This machine's time and chance."""
+
+from __future__ import annotations
+
+import random
+import time
+
+
+class SystemClock:
+    """The clocks of the operating system."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+
+def system_random() -> random.Random:
+    """Chance from the kernel, which no seed repeats: ids made from it never collide between processes."""
+    return random.SystemRandom()

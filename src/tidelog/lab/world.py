@@ -1,0 +1,170 @@
+"""A world in a seed: hosts, network, disks, clocks and chance on one simulated loop.
+
+    world = World(42)
+    b1 = world.host("b1")
+    world.run(story(world))         # or b1.start(broker(b1)) first
+
+Equal seeds and equal code give equal traces, on any machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+from collections.abc import Coroutine, Iterator
+from contextvars import Context
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tidelog.lab.chance import stream
+from tidelog.lab.clock import SimClock
+from tidelog.lab.disk import SimDisk
+from tidelog.lab.loop import SimLoop, SimTask
+from tidelog.lab.network import SimNetwork
+from tidelog.lab.process import KERNEL, PROCESS, SimProcess
+from tidelog.lab.trace import Trace
+
+T = TypeVar("T")
+
+
+class SimHost:
+    """One machine: the three ports, and at most one process at a time.
+
+    It is what `tidelog.ports.Ports` asks for, so production code is started with it as with a real machine.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.clock = SimClock(world.loop)
+        self.random = world.chance_for(f"host {name}")
+        self.disk = SimDisk(self.clock, world.chance_for(f"disk {name}"))
+        self.process: SimProcess | None = None
+        self._world = world
+        self._lives = 0
+
+    def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin a process with this. If it fails the run fails; its end or its kill makes room for the next."""
+        if self.process is not None:
+            raise RuntimeError(f"{self.process.name} is still running; kill it first")
+        self._lives += 1
+        process = self.process = SimProcess(self.name, self._lives)
+        self._world.network.host_up(self.name)
+        self._world.loop.note("start", process.name)
+        context = Context()
+        context.run(PROCESS.set, process)
+        task = self._world.loop.create_task(main, name=process.name, context=context)
+        task.add_done_callback(self._ended, context=KERNEL)
+        return task
+
+    def kill(self) -> None:
+        """SIGKILL: no more of its code runs. The page cache stays, and the kernel closes its connections."""
+        self._end("kill", silently=False)
+
+    def power_loss(self) -> None:
+        """The machine goes dark: what was not synced may be lost or torn, and nobody is told. `start` boots it."""
+        self._end("power loss", silently=True)
+        self._world.network.host_down(self.name)
+        self.disk.power_loss(self._world.chance_for(f"power loss {self.name} {self._lives}"))
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections and sees nothing, until `thaw` lets it catch up."""
+        if self.process is not None:
+            self._world.loop.note("freeze", self.process.name)
+            self.process.frozen = True
+
+    def thaw(self) -> None:
+        if self.process is not None and self.process.frozen:
+            self._world.loop.note("thaw", self.process.name)
+            self.process.frozen = False
+            self._world.loop.run_held(self.process)
+
+    def _end(self, how: str, *, silently: bool) -> None:
+        self._world.loop.note(how, self.name)
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.dead = True
+        self._world.bury(process)
+        self._world.network.process_died(process, silently=silently)
+        self.disk.kill()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        """The main coroutine is over, so the process exits: what it left running stops as at a kill."""
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._world.loop.fail(f"{task.get_name()} failed: {failure!r}", failure)
+        if self.process is not None and self.process.name == task.get_name():
+            self._end("exit", silently=False)
+
+
+class World:
+    """Everything one run consists of. Use it as a context manager, or close it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.trace = Trace()
+        self.loop = SimLoop(self.trace)
+        self.network = SimNetwork(self.loop, self.chance_for)
+        self.hosts: dict[str, SimHost] = {}
+        self._buried: list[SimTask[Any]] = []
+
+    def chance_for(self, name: str) -> random.Random:
+        """A stream of random numbers of its own; see tidelog.lab.chance."""
+        return stream(self.seed, name)
+
+    def host(self, name: str) -> SimHost:
+        found = self.hosts.get(name)
+        if found is None:
+            self.network.add_host(name)
+            found = self.hosts[name] = SimHost(self, name)
+        return found
+
+    def run(self, main: Coroutine[Any, Any, T], *, limit_s: float = 3600.0) -> T:
+        """Run until `main` is done, at most `limit_s` of virtual time. It belongs to no host: it tells the story."""
+        self.loop.limit_s = self.loop.time() + limit_s
+        with _collecting_at_fixed_points():
+            return self.loop.run_until_complete(self.loop.create_task(main, name="lab", context=Context()))
+
+    def bury(self, process: SimProcess) -> None:
+        """Keep the tasks of the dead: if they were collected, Python would run their `finally` blocks."""
+        self._buried += _tasks_of(self.loop, process)
+
+    def close(self) -> None:
+        for host in self.hosts.values():
+            if host.process is not None:
+                host.kill()
+        for task in self._buried + _tasks_of(self.loop, None):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with contextlib.suppress(Exception):
+                task.get_coro().close()
+        self.loop.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _tasks_of(loop: SimLoop, process: SimProcess | None) -> list[SimTask[Any]]:
+    tasks = [task for task in asyncio.all_tasks(loop) if isinstance(task, SimTask) and task.process is process]
+    return sorted(tasks, key=hash)
+
+
+@contextlib.contextmanager
+def _collecting_at_fixed_points() -> Iterator[None]:
+    """Finalizers and weak references act when garbage is found, so the loop decides when that is, by its steps."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()

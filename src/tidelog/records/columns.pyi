@@ -1,0 +1,16 @@
+from typing import final
+
+from tidelog.records.buffers import ColumnBuffers
+from tidelog.records.kernel import Cursor
+from tidelog.types import Offset
+
+COMPILED: bool
+
+@final
+class Columns:
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def append(self, cursor: Cursor, from_offset: Offset = 0) -> int: ...
+    def finish(self) -> ColumnBuffers: ...

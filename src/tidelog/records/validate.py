@@ -1,0 +1,59 @@
+"""What a broker checks before it appends a batch, and the few changes it makes to one."""
+
+from __future__ import annotations
+
+from tidelog.errors import CorruptBatchError, InvalidRecordError
+from tidelog.records.batch import open_batch
+from tidelog.records.build import frame
+from tidelog.records.header import CODEC_MASK, HEADER_SIZE, BatchHeader, Codec, check_crc, read_header
+from tidelog.records.kernel import count_null_keys
+from tidelog.types import Buffer
+
+
+def validate(buffer: Buffer, position: int = 0, *, end: int | None = None) -> BatchHeader:
+    """The header of a batch that may be appended: all that can be checked without touching its records.
+
+    `end` is where the bytes meant to hold it end; more bytes may follow the batch (one per partition is the
+    caller's rule).
+    """
+    available = (len(buffer) if end is None else end) - position
+    if available < HEADER_SIZE:
+        raise CorruptBatchError(f"{available} bytes are too few for a record batch")
+    header = read_header(buffer, position)
+    if header.size_bytes > available:
+        raise CorruptBatchError(f"a batch of {header.size_bytes} bytes was cut to {available}")
+    check_crc(header, buffer, position)
+    header.codec  # noqa: B018  an unknown one raises
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRecordError(
+            f"a batch of {header.record_count} records has a last offset delta of {header.last_offset_delta}"
+        )
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or (header.base_sequence < 0 and not header.is_control)):
+        raise InvalidRecordError(
+            f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence {header.base_sequence}"
+        )
+    return header
+
+
+def refuse_from_client(header: BatchHeader) -> None:
+    """What only brokers may write."""
+    if header.is_control:
+        raise InvalidRecordError("clients may not write control records")
+    if header.base_offset != 0:
+        raise InvalidRecordError(f"a client's batch starts at offset {header.base_offset}; it must be 0")
+
+
+def require_keys(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
+    """A compacted topic takes no record without a key. Reads every record."""
+    nulls = count_null_keys(open_batch(buffer, header, position))
+    if nulls:
+        raise InvalidRecordError(f"{nulls} of {header.record_count} records have no key; a compacted topic needs one")
+
+
+def recompress(
+    buffer: Buffer, header: BatchHeader, position: int, codec: Codec, level: int | None = None
+) -> memoryview:
+    """The batch with its records compressed another way, for topics with a compression.type of their own."""
+    cursor = open_batch(buffer, header, position)
+    count_null_keys(cursor)  # walks them: what is malformed must not get a CRC of ours
+    return frame(header._replace(attributes=(header.attributes & ~CODEC_MASK) | codec), cursor.payload, level)
