@@ -9,7 +9,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bench.kafka_recovery import kafka_recovery_seconds
@@ -228,23 +228,22 @@ async def _append_latencies(directory: str) -> tuple[float, float, float]:
     dirty.roll()
     await dirty.flush()
     busy = await Log.open(disk, SystemClock(), f"{directory}/busy", PARTITION, LogConfig())
-    alone = await _paced_appends(busy, lambda: False)
+    alone = await _paced_appends(busy, lambda count: count >= 5000)
     plan = await plan_cleaning(dirty, 0)
     start = time.perf_counter()
     cleaning = asyncio.ensure_future(clean(dirty, plan, random.SystemRandom()))
-    during = await _paced_appends(busy, cleaning.done)
+    during = await _paced_appends(busy, lambda count: cleaning.done())
     await cleaning
     took = time.perf_counter() - start
     disk.close()
     return alone, during, took
 
 
-async def _paced_appends(log: Log, done: object, count: int = 3000) -> float:
+async def _paced_appends(log: Log, enough: Callable[[int], bool]) -> float:
     """A batch every half millisecond, as a busy partition gets them; seconds below which 99 of 100 appends stay."""
     batch = batch_of(100, 1000)
     took: list[float] = []
-    assert callable(done)
-    while len(took) < count and not (took and done()):
+    while not enough(len(took)):
         await asyncio.sleep(0.0005)
         start = time.perf_counter()
         log.append_as_leader(batch, 0)

@@ -67,7 +67,7 @@ async def tour(directory: str) -> Table:
     assert count == RECORDS
     told.tell("read it all", f"{count:,} records")
 
-    found = await log.offset_for_timestamp(now_ms + 777_777)
+    found = await log.find_offset(now_ms + 777_777)
     assert found is not None
     assert found.offset == 777_777
     told.tell("find by time", f"offset {found.offset:,}")

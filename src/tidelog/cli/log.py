@@ -16,6 +16,8 @@ from tidelog.records.control import control_type
 from tidelog.records.header import BatchHeader
 from tidelog.records.scan import scan
 
+_WIDTH_WITHOUT_TERMINAL = 200
+
 
 @click.group("log")
 def command() -> None:
@@ -106,6 +108,8 @@ def _print_table(file: Path, rows: Iterator[dict[str, Any]]) -> bool:
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
     table: Table | None = None
     damage: dict[str, Any] | None = None
     try:

@@ -79,8 +79,7 @@ class Housekeeping:
 
     async def flush_overdue(self) -> None:
         for log in self._logs():
-            if log.flush_due:
-                await log.flush()
+            await log.flush_if_due()
 
     async def expire_producers(self) -> None:
         for log in self._logs():

@@ -20,7 +20,17 @@ from tidelog.log.config import LogConfig
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.loading import LoadedLog, load
 from tidelog.log.producers import AppendOrigin, Producers
-from tidelog.log.reading import FoundTimestamp, Region, find_max_timestamp, find_timestamp, locate
+from tidelog.log.reading import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    MAX_TIMESTAMP,
+    FoundTimestamp,
+    Region,
+    find_max_timestamp,
+    find_timestamp,
+    locate,
+)
 from tidelog.log.replay import note_producer
 from tidelog.log.segment import MAX_RELATIVE_OFFSET, NotCachedError, Segment
 from tidelog.log.segments import Segments
@@ -30,7 +40,7 @@ from tidelog.ports import Clock, Disk
 from tidelog.records.control import read_marker
 from tidelog.records.header import BatchHeader, check_crc, headers
 from tidelog.records.validate import validate
-from tidelog.types import Buffer, Epoch, Offset, TopicPartition
+from tidelog.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset, TopicPartition
 
 _PLACE = struct.Struct(">qii")
 """Base offset, length, leader epoch: the part of a batch that a leader writes itself; the CRC does not cover it."""
@@ -196,21 +206,21 @@ class Log:
         assert not self.being_cut, f"append to {self.partition} while its end is being cut"
         if self.failed is not None:
             raise StorageError(f"{self.partition} is offline: {self.failed}")
-        segment = self.segments.active
-        if self._must_roll(segment, batches[0], batches[-1], size):
-            segment = self.roll()
         try:
+            segment = self.segments.active
+            if self._must_roll(segment, batches[0], batches[-1], size):
+                segment = self.roll()
             segment.append(batches, buffers, size)
+            position = 0
+            for header in batches:
+                if header.partition_leader_epoch != self.epochs.latest_epoch:
+                    self._note_epoch(header.partition_leader_epoch, header.base_offset)
+                if header.producer_id >= 0:
+                    note_producer(self.producers, header, source, position, segment.transactions)
+                position += header.size_bytes
         except StorageError as failure:
             self._fail(failure)
             raise
-        position = 0
-        for header in batches:
-            if header.partition_leader_epoch != self.epochs.latest_epoch:
-                self._note_epoch(header.partition_leader_epoch, header.base_offset)
-            if header.producer_id >= 0:
-                note_producer(self.producers, header, source, position, segment.transactions)
-            position += header.size_bytes
         self.log_end_offset = batches[-1].next_offset
 
     def _check_marker(self, batch: Buffer, header: BatchHeader, origin: AppendOrigin) -> None:
@@ -278,9 +288,14 @@ class Log:
         self.work.start(seal, sealed)
         return new
 
+    async def flush_if_due(self) -> None:
+        """To be awaited between an append and its acknowledgement, so that flush.messages=1 means synced."""
+        if self.flush_due:
+            await self.flush()
+
     @property
     def flush_due(self) -> bool:
-        """flush.messages or flush.ms asks for a flush; with flush.messages=1 it comes before the acknowledgement."""
+        """flush.messages or flush.ms asks for a flush."""
         unflushed = self.log_end_offset - self.recovery_point
         if unflushed >= self.config.flush_messages:
             return True
@@ -344,15 +359,22 @@ class Log:
             )
         return self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
 
-    async def offset_for_timestamp(self, timestamp_ms: int) -> FoundTimestamp | None:
-        """The first record at or after a time; None if there is none."""
-        segments, start = self.segments.copy(), self.log_start_offset
-        return await self.work.beside(lambda: find_timestamp(segments, timestamp_ms, start))
+    async def find_offset(self, timestamp_ms: int, end_offset: Offset | None = None) -> FoundTimestamp | None:
+        """The first record at or after a time, or what LATEST, EARLIEST, MAX_TIMESTAMP and EARLIEST_LOCAL mean.
 
-    async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        """The first record with the largest timestamp in the log."""
+        Records at and above `end_offset` (the log's end if None) do not count; None if none is left.
+        """
+        end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
+        if timestamp_ms in (LATEST, EARLIEST, EARLIEST_LOCAL):
+            offset = end if timestamp_ms == LATEST else self.log_start_offset
+            epoch = self.epochs.epoch_for_offset(offset)
+            return FoundTimestamp(NO_TIMESTAMP, offset, NO_EPOCH if epoch is None else epoch)
         segments, start = self.segments.copy(), self.log_start_offset
-        return await self.work.beside(lambda: find_max_timestamp(segments, start))
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = await self.work.beside(lambda: find_max_timestamp(segments, start))
+        else:
+            found = await self.work.beside(lambda: find_timestamp(segments, timestamp_ms, start))
+        return found if found is not None and found.offset < end else None
 
     async def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTxn]:
         """The aborted transactions with records in [offset, end_offset), for a read_committed consumer (S13.3)."""

@@ -15,6 +15,12 @@ from tidelog.records.header import BatchHeader
 from tidelog.records.lookups import TimestampOffset, first_at_or_after, latest_timestamp
 from tidelog.types import Buffer, Offset
 
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+"""What ListOffsets may ask for in place of a time. Without tiered storage all that is earliest is local."""
+
 
 class Region(NamedTuple):
     """A stretch of a segment's file that begins with a whole batch; `size` 0 if there is nothing to read."""

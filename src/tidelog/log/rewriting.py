@@ -14,7 +14,7 @@ from tidelog.records.header import BatchHeader, read_header
 from tidelog.records.scan import scan
 from tidelog.types import Buffer, Epoch, Offset, ProducerId
 
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 256 << 10
 _WRITE_BYTES = 1 << 20
 
 
