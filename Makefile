@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-COMPILED_SOURCES := $(wildcard src/tidelog/records/*.py src/tidelog/records/*.pxd) src/tidelog/wire/engine.py
+COMPILED_SOURCES := $(wildcard src/tidelog/records/*.py src/tidelog/records/*.pxd) \
+	src/tidelog/wire/decoder.py src/tidelog/wire/encoder.py src/tidelog/wire/capi.pxd
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all check conformance bench lock peers clean

@@ -1,16 +1,17 @@
-"""What the protocol's property tests share: values for any message in any version, and the engine as plain Python."""
+"""What the tests of the protocol share: values for any message in any version; the engines, compiled and plain."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hypothesis import strategies as st
 
-from tidelog.wire import Message, all_messages, engine, plan
+from tidelog.wire import Message, all_messages, decoder, encoder, plan
 from tidelog.wire.schema import ArrayType, Field, FieldType, Scalar, StructType
 
 MESSAGES = list(all_messages())
@@ -71,10 +72,10 @@ def structs_in(message: type[Message]) -> Iterator[type[Message]]:
 
 
 @cache
-def plain_engine() -> ModuleType:
-    """The engine's source, run as Python whether or not a compiled one is there."""
-    source = str(engine.__file__).rpartition("/")[0] + "/engine.py"
-    spec = importlib.util.spec_from_file_location("tidelog.wire.plain_engine", source)
+def plain(name: str) -> ModuleType:
+    """The decoder's or encoder's source, run as Python whether or not a compiled one is there."""
+    source = Path(plan.__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"tidelog.wire.plain_{name}", source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -82,15 +83,23 @@ def plain_engine() -> ModuleType:
     return module
 
 
-ENGINES = {"installed": lambda: engine, "plain": plain_engine}
+class Engine:
+    """A decoder and an encoder, and the plans they run."""
+
+    def __init__(self, decoder: ModuleType, encoder: ModuleType) -> None:
+        self.decoder = decoder
+        self.encoder = encoder
+        self._plan = cache(plan.compile_plan)
+
+    def encode(self, message: Message, version: int) -> bytes:
+        encoded: bytes = self.encoder.encode(self._plan(self.encoder, type(message), version), message)
+        return encoded
+
+    def decode(self, message: type[Message], data: bytes, version: int) -> Any:
+        return self.decoder.decode_whole(self._plan(self.decoder, message, version), data)
+
+    def decode_from(self, message: type[Message], data: bytes, version: int, position: int) -> Any:
+        return self.decoder.decode(self._plan(self.decoder, message, version), data, position)
 
 
-@cache
-def plan_for(which: str, message: type[Message], version: int) -> Any:
-    """A plan for one of the two engines."""
-    installed = plan.engine
-    plan.engine = ENGINES[which]()
-    try:
-        return plan.Compiler(version, version in message.__schema__.flexible).struct(message)
-    finally:
-        plan.engine = installed
+ENGINES = {"installed": Engine(decoder, encoder), "plain": Engine(plain("decoder"), plain("encoder"))}

@@ -86,7 +86,7 @@ def run(seed: int) -> int:
             removed = 0
             for _ in range(LIVES):
                 host.start(live(host, chance, written, synced))
-                await asyncio.sleep(0.1 + chance.random() * 0.5)
+                await asyncio.sleep(chance.uniform(0.1, 0.6))
                 host.power_loss() if chance.random() < 0.6 else host.kill()
                 removed += await host.start(check(host, written, synced))
             return removed

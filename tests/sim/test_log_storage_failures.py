@@ -9,6 +9,9 @@ from tidelog.errors import StorageError
 from tidelog.lab.world import SimHost, World
 from tidelog.log.log import Log
 
+STEP_S = 0.001
+"""Of virtual time, so that the disk's work gets its turn."""
+
 
 async def append_until_it_fails(log: Log) -> list[bytes]:
     """The values that were taken, and so acknowledged."""
@@ -20,7 +23,7 @@ async def append_until_it_fails(log: Log) -> list[bytes]:
         except StorageError:
             return written
         written.append(value)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(STEP_S)
     raise AssertionError("the disk never failed")
 
 

@@ -1,8 +1,8 @@
 """Kafka's protocol: a schema language, the declarations of all messages, and the codecs compiled from them.
 
-`schema` explains the language and `messages` are written in it; `plan` compiles a declaration and `engine` runs it;
-`codec` has encode and decode for bodies, `frames` for what crosses a connection, `stored` for what lies in Kafka's
-internal topics; `api` is the table of all APIs.
+`schema` explains the language and `messages` are written in it; `plan` compiles a declaration, and `decoder` and
+`encoder` run what it makes; `codec` has encode and decode for bodies, `frames` for what crosses a connection, `stored`
+for what lies in Kafka's internal topics; `api` is the table of all APIs.
 """
 
 from tidelog.wire.api import API, Api, all_messages, message_class

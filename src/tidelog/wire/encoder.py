@@ -1,13 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # ruff: noqa: RET505 - Cython takes what stands behind a branch on cython.compiled for unreachable
-"""Runs compiled message plans over bytes.
+"""Runs the plan of a message over its values: the half that writes. `tidelog.wire.decoder` is its twin.
 
-A plan is a tree of codecs, one tree for each message and version (`tidelog.wire.plan` builds them). Written in Cython's
-pure Python mode: the same source runs as plain Python, where only the branches on `cython.compiled` differ. Those use
-the C API to make instances and reach their slots without attribute lookup. It is one module, long as it is, so that
-the C compiler sees all of it and inlines; its types are C's, and `engine.pyi` says what they are to Python.
-
-Decoding trusts nothing: every length is compared with the bytes that are left before anything is made of it.
+Built and typed in the same way: plain Python and C from one source, plans from `tidelog.wire.plan`.
 """
 
 from __future__ import annotations
@@ -17,175 +12,22 @@ from typing import Any
 
 import cython
 
-from tidelog.errors import UnsupportedVersionError, WireError
+from tidelog.errors import UnsupportedVersionError
 
 if cython.compiled:
     from cython.cimports.cpython.buffer import Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.cpython.mem import PyMem_Free, PyMem_Realloc
-    from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+    from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.tidelog.wire.capi import new_instance, slot_get, slot_is_set, slot_offset, slot_set
+    from cython.cimports.tidelog.wire.capi import slot_get, slot_is_set, slot_offset
 
 _COPY_BELOW = cython.declare(cython.int, 1024)
 """Records smaller than this are copied between their neighbours: one more buffer in a gathered write costs as much."""
 
-_2_TO_32 = cython.declare(cython.longlong, 0x100000000)
-_FLOAT64 = struct.Struct(">d")
-_MAX_STRING = cython.declare(cython.int, 32767)
 _INITIAL_CAPACITY = cython.declare(cython.int, 256)
-
-
-class MalformedError(Exception):
-    """Why bytes cannot be read. The struct that meets it adds where, and makes it a WireError."""
-
-
-@cython.final
-@cython.cclass
-class Reader:
-    """A position in bytes that are being decoded. Holds on to the buffer for as long as it lives."""
-
-    source: object
-    whole: object
-    data: cython.p_uchar
-    view: Py_buffer
-    pos: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-
-    def __init__(self, source: Any, pos: cython.Py_ssize_t) -> None:
-        self.source = source
-        self.whole = None
-        self.pos = pos
-        if cython.compiled:
-            PyObject_GetBuffer(source, cython.address(self.view), PyBUF_SIMPLE)
-            self.data = cython.cast(cython.p_uchar, self.view.buf)
-            self.end = self.view.len
-        else:
-            self.data = memoryview(source).cast("B")
-            self.end = len(self.data)
-
-    if cython.compiled:
-
-        def __dealloc__(self) -> None:
-            PyBuffer_Release(cython.address(self.view))
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def need(self, size: cython.Py_ssize_t) -> cython.int:
-        if self.end - self.pos < size:
-            self.fall_short(size)
-        return 0
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def fall_short(self, size: cython.Py_ssize_t) -> cython.int:
-        raise MalformedError(f"{size} bytes wanted where {self.end - self.pos} are left")
-
-    @cython.cfunc
-    @cython.exceptval(-129)
-    def int8(self) -> cython.int:
-        self.need(1)
-        value: cython.int = self.data[self.pos]
-        self.pos += 1
-        return value - 256 if value > 127 else value
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def uint16(self) -> cython.int:
-        self.need(2)
-        data: cython.p_uchar = self.data
-        pos: cython.Py_ssize_t = self.pos
-        value: cython.int = (data[pos] << 8) | data[pos + 1]
-        self.pos = pos + 2
-        return value
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def uint32(self) -> cython.longlong:
-        self.need(4)
-        data: cython.p_uchar = self.data
-        pos: cython.Py_ssize_t = self.pos
-        high: cython.uint = data[pos]
-        value: cython.uint = (high << 24) | (data[pos + 1] << 16) | (data[pos + 2] << 8) | data[pos + 3]
-        self.pos = pos + 4
-        return value
-
-    @cython.cfunc
-    @cython.exceptval(-0x8001)
-    def int16(self) -> cython.int:
-        value: cython.int = self.uint16()
-        return value - 0x10000 if value > 0x7FFF else value
-
-    @cython.cfunc
-    @cython.exceptval(-0x80000001)
-    def int32(self) -> cython.longlong:
-        value: cython.longlong = self.uint32()
-        return value - _2_TO_32 if value > 0x7FFFFFFF else value
-
-    @cython.cfunc
-    @cython.exceptval(-0x7FFFFFFFFFFFFFFF, check=True)
-    def int64(self) -> cython.longlong:
-        high: cython.longlong = self.int32()
-        return high * _2_TO_32 + self.uint32()
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def uvarint(self) -> cython.longlong:
-        value: cython.longlong = 0
-        shift: cython.int = 0
-        while True:
-            self.need(1)
-            byte: cython.longlong = self.data[self.pos]
-            self.pos += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift > 28:
-                raise MalformedError("a varint of more than five bytes")
-        if value > 0xFFFFFFFF:
-            raise MalformedError("a varint of more than 32 bits")
-        return value
-
-    @cython.cfunc
-    @cython.exceptval(-2)
-    def length(self, compact: cython.bint, nullable: cython.bint, narrow: cython.bint) -> cython.longlong:
-        """A length or count before what it counts; -1 for null."""
-        size: cython.longlong
-        if compact:
-            size = self.uvarint() - 1
-        elif narrow:
-            size = self.int16()
-        else:
-            size = self.int32()
-        if size >= 0:
-            return size
-        if size != -1:
-            raise MalformedError(f"a length of {size}")
-        if not nullable:
-            raise MalformedError("null, which this version does not allow")
-        return -1
-
-    @cython.cfunc
-    def copy(self, size: cython.Py_ssize_t) -> object:
-        self.need(size)
-        pos: cython.Py_ssize_t = self.pos
-        self.pos = pos + size
-        if cython.compiled:
-            return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.data + pos), size)
-        else:
-            return bytes(self.data[pos : pos + size])
-
-    @cython.cfunc
-    def cut(self, size: cython.Py_ssize_t) -> object:
-        """A view of the bytes: they stay where they are."""
-        self.need(size)
-        if self.whole is None:
-            whole = memoryview(self.source)
-            self.whole = whole if whole.format == "B" else whole.cast("B")
-        pos: cython.Py_ssize_t = self.pos
-        self.pos = pos + size
-        return self.whole[pos : pos + size]
+_MAX_STRING = cython.declare(cython.int, 32767)
+_FLOAT64 = struct.Struct(">d")
 
 
 @cython.final
@@ -369,18 +211,23 @@ class Writer:
         return result
 
 
+@cython.cfunc
+def bytes_of(value: object) -> object:
+    """The value, or a view of it, whose length is that of its bytes; None if it has none."""
+    if isinstance(value, (bytes, bytearray)):
+        return value
+    try:
+        view = memoryview(value)
+    except TypeError:
+        return None
+    if view.format == "B" and view.ndim == 1:
+        return value if isinstance(value, memoryview) else view
+    return view.cast("B")
+
+
 @cython.cclass
 class Codec:
-    """Reads and writes one value. `min_size` is what its shortest encoding takes."""
-
-    min_size: cython.Py_ssize_t
-
-    def __init__(self, min_size: cython.Py_ssize_t) -> None:
-        self.min_size = min_size
-
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        raise NotImplementedError
+    """Writes one value."""
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -392,10 +239,6 @@ class Codec:
 @cython.cclass
 class Bool(Codec):
     @cython.cfunc
-    def read(self, r: Reader) -> object:
-        return r.int8() != 0
-
-    @cython.cfunc
     @cython.exceptval(-1)
     def write(self, w: Writer, value: object) -> cython.int:
         return w.put8(1 if value else 0)
@@ -404,25 +247,16 @@ class Bool(Codec):
 @cython.final
 @cython.cclass
 class Int(Codec):
-    """Any of the integers; `min_size` tells how wide."""
+    """Any of the integers."""
 
+    size: cython.Py_ssize_t
     low: cython.longlong
     high: cython.longlong
 
     def __init__(self, size: cython.Py_ssize_t, low: cython.longlong, high: cython.longlong) -> None:
-        self.min_size = size
+        self.size = size
         self.low = low
         self.high = high
-
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        if self.min_size == 4:
-            return r.int32() if self.low else r.uint32()
-        if self.min_size == 8:
-            return r.int64()
-        if self.min_size == 2:
-            return r.int16() if self.low else r.uint16()
-        return r.int8()
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -430,11 +264,11 @@ class Int(Codec):
         number: cython.longlong = value
         if number < self.low or number > self.high:
             raise OverflowError(f"{value} is not within {self.low} and {self.high}")
-        if self.min_size == 4:
+        if self.size == 4:
             return w.put32(number)
-        if self.min_size == 2:
+        if self.size == 2:
             return w.put16(number)
-        if self.min_size == 1:
+        if self.size == 1:
             return w.put8(number)
         w.put32(number >> 32)
         return w.put32(number)
@@ -444,10 +278,6 @@ class Int(Codec):
 @cython.cclass
 class Float64(Codec):
     @cython.cfunc
-    def read(self, r: Reader) -> object:
-        return _FLOAT64.unpack(r.copy(8))[0]
-
-    @cython.cfunc
     @cython.exceptval(-1)
     def write(self, w: Writer, value: object) -> cython.int:
         return w.copy(_FLOAT64.pack(float(value)))
@@ -456,10 +286,6 @@ class Float64(Codec):
 @cython.final
 @cython.cclass
 class Uuid(Codec):
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        return r.copy(16)
-
     @cython.cfunc
     @cython.exceptval(-1)
     def write(self, w: Writer, value: object) -> cython.int:
@@ -475,8 +301,7 @@ class Sized(Codec):
     compact: cython.bint
     nullable: cython.bint
 
-    def __init__(self, min_size: cython.Py_ssize_t, compact: cython.bint, nullable: cython.bint) -> None:
-        self.min_size = min_size
+    def __init__(self, compact: cython.bint, nullable: cython.bint) -> None:
         self.compact = compact
         self.nullable = nullable
 
@@ -484,21 +309,6 @@ class Sized(Codec):
 @cython.final
 @cython.cclass
 class String(Sized):
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        size: cython.Py_ssize_t = r.length(self.compact, self.nullable, True)
-        if size < 0:
-            return None
-        if size > _MAX_STRING:
-            raise MalformedError(f"a string of {size} bytes")
-        r.need(size)
-        pos: cython.Py_ssize_t = r.pos
-        r.pos = pos + size
-        if cython.compiled:
-            return PyUnicode_DecodeUTF8(cython.cast(cython.p_char, r.data + pos), size, cython.NULL)
-        else:
-            return str(r.data[pos : pos + size], "utf-8")
-
     @cython.cfunc
     @cython.exceptval(-1)
     def write(self, w: Writer, value: object) -> cython.int:
@@ -527,18 +337,15 @@ class String(Sized):
 @cython.cclass
 class Bytes(Sized):
     @cython.cfunc
-    def read(self, r: Reader) -> object:
-        size: cython.Py_ssize_t = r.length(self.compact, self.nullable, False)
-        return r.copy(size) if size >= 0 else None
-
-    @cython.cfunc
     @cython.exceptval(-1)
     def write(self, w: Writer, value: object) -> cython.int:
         if value is None:
             return w.null(self.nullable, self.compact, False)
-        view = memoryview(value)
-        w.length(view.nbytes, self.compact, False)
-        return w.copy(view if view.format == "B" else view.cast("B"))
+        value = bytes_of(value)
+        if value is None:
+            raise TypeError("is not made of bytes")
+        w.length(len(value), self.compact, False)
+        return w.copy(value)
 
 
 @cython.final
@@ -547,43 +354,23 @@ class Records(Sized):
     """Bytes that are not copied. What has a length but no bytes yet is set apart too, for the sender to fill in."""
 
     @cython.cfunc
-    def read(self, r: Reader) -> object:
-        size: cython.Py_ssize_t = r.length(self.compact, self.nullable, False)
-        return r.cut(size) if size >= 0 else None
-
-    @cython.cfunc
     @cython.exceptval(-1)
     def write(self, w: Writer, value: object) -> cython.int:
         if value is None:
             return w.null(self.nullable, self.compact, False)
-        size: cython.Py_ssize_t = len(value)
-        if isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.format == "B"):
-            w.length(size, self.compact, False)
-            return w.set_apart(value) if w.gather and size >= _COPY_BELOW else w.copy(value)
-        if not w.gather:
-            raise TypeError(f"{type(value).__name__} has no bytes yet: only encode_parts leaves them to the sender")
-        w.length(size, self.compact, False)
-        return w.set_apart(value)
+        content = bytes_of(value)
+        if content is None:
+            if not w.gather:
+                raise TypeError(f"{type(value).__name__} has no bytes yet: only encode_parts leaves them to the sender")
+            w.length(len(value), self.compact, False)
+            return w.set_apart(value)
+        w.length(len(content), self.compact, False)
+        return w.set_apart(content) if w.gather and len(content) >= _COPY_BELOW else w.copy(content)
 
 
 @cython.final
 @cython.cclass
 class Int32Array(Sized):
-    """The array that metadata is full of."""
-
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        count: cython.Py_ssize_t = r.length(self.compact, self.nullable, False)
-        if count < 0:
-            return None
-        if count > (r.end - r.pos) // 4:
-            raise MalformedError(f"{count} elements in {r.end - r.pos} bytes")
-        result: list = [None] * count
-        i: cython.Py_ssize_t
-        for i in range(count):
-            result[i] = r.int32()
-        return result
-
     @cython.cfunc
     @cython.exceptval(-1)
     def write(self, w: Writer, value: object) -> cython.int:
@@ -605,31 +392,11 @@ class Int32Array(Sized):
 @cython.cclass
 class Array(Sized):
     element: Codec
-    element_size: cython.Py_ssize_t
 
-    def __init__(
-        self, min_size: cython.Py_ssize_t, compact: cython.bint, nullable: cython.bint, element: Codec
-    ) -> None:
-        self.min_size = min_size
+    def __init__(self, compact: cython.bint, nullable: cython.bint, element: Codec) -> None:
         self.compact = compact
         self.nullable = nullable
         self.element = element
-        # An element that takes no bytes could be claimed without end; none is declared, and none would be believed.
-        self.element_size = max(element.min_size, 1)
-
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        count: cython.Py_ssize_t = r.length(self.compact, self.nullable, False)
-        if count < 0:
-            return None
-        if count > (r.end - r.pos) // self.element_size:
-            raise MalformedError(f"{count} elements in {r.end - r.pos} bytes")
-        element: Codec = self.element
-        result: list = [None] * count
-        i: cython.Py_ssize_t
-        for i in range(count):
-            result[i] = element.read(r)
-        return result
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -648,42 +415,39 @@ class Array(Sized):
 @cython.final
 @cython.cclass
 class Slot:
-    """One field of a struct in one version: where its value is kept, how it is coded, what it is by default."""
+    """One field of a struct in one version: where its value is, how it is written, what it is by default."""
 
     name: str
     codec: Codec
     tag: cython.longlong
-    offset: cython.Py_ssize_t
     default: object
     is_list: cython.bint
     struct: Struct
+    member: object
+    offset: cython.Py_ssize_t
+    next: Slot
 
-    def __init__(self, cls: Any, name: str, codec: Codec | None, tag: cython.longlong, default: Any) -> None:
-        """A default that is a list or a Struct is made anew for each message."""
+    def __init__(self, member: Any, name: str, codec: Codec | None, tag: cython.longlong, default: Any) -> None:
+        """`member` is the descriptor of the slot. The default is a value, an empty list, or the Struct of defaults."""
         self.name = name
         self.codec = codec
         self.tag = tag
         self.default = default
         self.is_list = isinstance(default, list)
         self.struct = default if isinstance(default, Struct) else None
+        self.member = member
+        self.next = None
         if cython.compiled:
-            self.offset = slot_offset(cls.__dict__[name])
+            self.offset = slot_offset(member)
 
     @cython.cfunc
     def get(self, message: object) -> object:
+        if self.struct is not None:
+            return getattr(message, self.name)  # it may not have been made yet
         if cython.compiled:
             return slot_get(message, self.offset)
         else:
-            return getattr(message, self.name)
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def set(self, message: object, value: object) -> cython.int:
-        if cython.compiled:
-            slot_set(message, self.offset, value)
-        else:
-            setattr(message, self.name, value)
-        return 0
+            return self.member.__get__(message)
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -691,20 +455,17 @@ class Slot:
         if cython.compiled:
             return slot_is_set(message, self.offset)
         else:
-            return hasattr(message, self.name)
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def set_default(self, message: object) -> cython.int:
-        if self.is_list:
-            return self.set(message, [])
-        if self.struct is not None:
-            return self.set(message, self.struct.default_instance())
-        return self.set(message, self.default)
+            try:
+                self.member.__get__(message)
+            except AttributeError:
+                return False
+            return True
 
     @cython.cfunc
     @cython.exceptval(-1)
     def has_default(self, message: object) -> cython.bint:
+        if self.struct is not None and not self.is_set(message):
+            return True
         value = self.get(message)
         if self.is_list:
             return value is not None and len(value) == 0
@@ -718,51 +479,35 @@ class Slot:
 class Struct(Codec):
     """A message or struct in one version.
 
-    `present` are the ordinary fields in their order, `tags` the tagged ones by ascending tag, `absent` those the
-    version lacks, `needed` the absent ones that must not hold anything but their default.
+    `first` leads to the ordinary fields in their order, `tags` are the tagged ones by ascending tag, `needed` those
+    the version lacks and that must not hold anything but their default.
     """
 
     cls: object
     version: cython.int
     flexible: cython.bint
-    present: list
+    first: Slot
     tags: list
-    absent: list
     needed: list
+    all: list
     unknown: Slot
 
     def __init__(self, cls: Any, version: cython.int, flexible: cython.bint) -> None:
         self.cls = cls
         self.version = version
         self.flexible = flexible
-        self.unknown = Slot(cls, "_unknown", None, -1, ())
+        self.unknown = Slot(cls.__dict__["_unknown"], "_unknown", None, -1, ())
 
     def fill(self, present: list, tags: list, absent: list, needed: list) -> None:
-        """The slots come after the codec itself, for some defaults are made by codecs of inner structs."""
-        self.present = present
+        """The slots come when the codecs of inner structs are there."""
         self.tags = tags
-        self.absent = absent
         self.needed = needed
-        self.min_size = 1 if self.flexible else 0
-        for each in present:
+        self.all = present + tags + absent
+        self.first = None
+        for each in reversed(present):
             slot: Slot = each
-            self.min_size += slot.codec.min_size
-
-    @cython.cfunc
-    def new(self) -> object:
-        if cython.compiled:
-            return new_instance(self.cls)
-        else:
-            return self.cls.__new__(self.cls)
-
-    @cython.cfunc
-    def default_instance(self) -> object:
-        message = self.new()
-        for slots in (self.present, self.tags, self.absent):
-            for each in slots:
-                slot: Slot = each
-                slot.set_default(message)
-        return message
+            slot.next = self.first
+            self.first = slot
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -770,11 +515,10 @@ class Struct(Codec):
         self.check_type(message)
         if self.unknown.is_set(message):
             return False
-        for slots in (self.present, self.tags, self.absent):
-            for each in slots:
-                slot: Slot = each
-                if not slot.has_default(message):
-                    return False
+        for each in self.all:
+            slot: Slot = cython.cast(Slot, each)
+            if not slot.has_default(message):
+                return False
         return True
 
     @cython.cfunc
@@ -784,60 +528,6 @@ class Struct(Codec):
         if type(message) is not self.cls and not isinstance(message, self.cls):
             raise TypeError(f"a {type(message).__name__} where a {self.cls.__name__} belongs")
         return 0
-
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        message = self.new()
-        slot: Slot = self.unknown
-        try:
-            for each in self.present:
-                slot = cython.cast(Slot, each)
-                slot.set(message, slot.codec.read(r))
-            slot = self.unknown
-            if self.flexible:
-                self.read_tags(r, message)
-        except (MalformedError, UnicodeDecodeError) as error:
-            name = "tagged fields" if slot is self.unknown else slot.name
-            raise WireError(f"{self.cls.__name__} version {self.version}, {name}: {error}") from None
-        for each in self.absent:
-            slot = cython.cast(Slot, each)
-            slot.set_default(message)
-        return message
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def read_tags(self, r: Reader, message: object) -> cython.int:
-        count: cython.longlong = r.uvarint()
-        unknown: dict = None
-        i: cython.longlong
-        for i in range(count):  # noqa: B007
-            tag: cython.longlong = r.uvarint()
-            size: cython.longlong = r.uvarint()
-            r.need(size)
-            end: cython.Py_ssize_t = r.pos + size
-            slot: Slot = self.slot_of(tag)
-            if slot is None:
-                unknown = unknown if unknown is not None else {}
-                unknown[tag] = r.copy(size)
-            else:
-                slot.set(message, slot.codec.read(r))
-            if r.pos != end:
-                raise MalformedError(f"tag {tag} takes {r.pos - end + size} bytes where {size} were announced")
-        if unknown is not None:
-            self.unknown.set(message, tuple(sorted(unknown.items())))
-        for each in self.tags:
-            slot = cython.cast(Slot, each)
-            if not slot.is_set(message):
-                slot.set_default(message)
-        return 0
-
-    @cython.cfunc
-    def slot_of(self, tag: cython.longlong) -> Slot:
-        for each in self.tags:
-            slot: Slot = cython.cast(Slot, each)
-            if slot.tag == tag:
-                return slot
-        return None
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -851,13 +541,15 @@ class Struct(Codec):
                     raise UnsupportedVersionError(
                         f"{self.cls.__name__}.{slot.name} is {slot.get(message)!r}, but version {self.version} lacks it"
                     )
-            for each in self.present:
-                slot = cython.cast(Slot, each)
+            slot = self.first
+            while slot is not None:
                 slot.codec.write(w, slot.get(message))
+                slot = slot.next
             if self.flexible:
                 self.write_tags(w, message)
         except (TypeError, OverflowError, UnicodeEncodeError, AttributeError, BufferError) as error:
-            raise ValueError(f"{self.cls.__name__}.{slot.name}, version {self.version}: {error}") from error
+            name = "tagged fields" if slot is None else slot.name
+            raise ValueError(f"{self.cls.__name__} version {self.version}, {name}: {error}") from error
         return 0
 
     @cython.cfunc
@@ -905,17 +597,7 @@ class NullableStruct(Codec):
     struct: Struct
 
     def __init__(self, struct: Struct) -> None:
-        self.min_size = 1
         self.struct = struct
-
-    @cython.cfunc
-    def read(self, r: Reader) -> object:
-        mark: cython.int = r.int8()
-        if mark == -1:
-            return None
-        if mark != 1:
-            raise MalformedError(f"{mark} where 1 or -1 tells whether a struct follows")
-        return self.struct.read(r)
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -924,34 +606,6 @@ class NullableStruct(Codec):
             return w.put8(-1)
         w.put8(1)
         return self.struct.write(w, value)
-
-
-def decode(plan: Struct, source: Any, pos: cython.Py_ssize_t) -> Any:
-    """The message that begins at `pos`, and the position behind it."""
-    r: Reader = Reader(source, pos)
-    if pos < 0 or pos > r.end:
-        raise WireError(f"position {pos} is outside the {r.end} bytes given")
-    message = plan.read(r)
-    return message, r.pos
-
-
-def decode_whole(plan: Struct, source: Any) -> Any:
-    """The message that all the bytes are."""
-    r: Reader = Reader(source, 0)
-    message = plan.read(r)
-    if r.pos != r.end:
-        raise WireError(f"{r.end - r.pos} bytes behind the end of {plan.cls.__name__} version {plan.version}")
-    return message
-
-
-def decode_frame(header_plan: Struct, plan: Struct, source: Any) -> Any:
-    """A header and the message behind it, which together are all the bytes."""
-    r: Reader = Reader(source, 0)
-    header = header_plan.read(r)
-    message = plan.read(r)
-    if r.pos != r.end:
-        raise WireError(f"{r.end - r.pos} bytes behind the end of {plan.cls.__name__} version {plan.version}")
-    return header, message
 
 
 def encode(plan: Struct, message: Any) -> bytes:

@@ -1,0 +1,89 @@
+"""Whole frames: size, header and message, as they cross a connection.
+
+Encoding yields the size too, ready to be sent. Decoding takes the frame without its size, which the reader of the
+connection has used up to cut it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from tidelog.errors import UnsupportedVersionError, WireError
+from tidelog.types import Buffer
+from tidelog.wire import decoder, encoder
+from tidelog.wire.api import API, Api
+from tidelog.wire.messages.headers import RequestHeader, ResponseHeader
+from tidelog.wire.plan import decoder_of, encoder_of
+from tidelog.wire.schema import Message
+
+_KEY_AND_VERSION = struct.Struct(">hh")
+
+
+class RequestFrame(NamedTuple):
+    header: RequestHeader
+    request: Message
+
+
+class ResponseFrame(NamedTuple):
+    correlation_id: int
+    response: Message
+
+
+def encode_request(request: Message, version: int, correlation_id: int, client_id: str | None) -> list[Any]:
+    """The frame in parts, as `encode_parts` gives them."""
+    plan = encoder_of(type(request), version)
+    api = API[request.__schema__.api_key]
+    header = RequestHeader(
+        request_api_key=api.key,
+        request_api_version=version,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    header_plan = encoder_of(RequestHeader, api.request_header_version(version))
+    return encoder.encode_frame(header_plan, header, plan, request)
+
+
+def encode_response(response: Message, version: int, correlation_id: int) -> list[Any]:
+    """The frame in parts, as `encode_parts` gives them."""
+    plan = encoder_of(type(response), version)
+    header_version = API[response.__schema__.api_key].response_header_version(version)
+    header = ResponseHeader(correlation_id=correlation_id)
+    return encoder.encode_frame(encoder_of(ResponseHeader, header_version), header, plan, response)
+
+
+def decode_request(frame: Buffer) -> RequestFrame:
+    """UnsupportedVersionError for an API or version that is not in the table; `decode_request_header` can still read
+    to whom to say so."""
+    api, version = _addressed(frame)
+    if version not in api.versions:
+        raise UnsupportedVersionError(f"{api.name} has versions {api.versions}, not {version}")
+    header_plan = decoder_of(RequestHeader, api.request_header_version(version))
+    return RequestFrame(*decoder.decode_frame(header_plan, decoder_of(api.request, version), frame))
+
+
+def decode_request_header(frame: Buffer) -> RequestHeader:
+    """The header alone, for the version too that the API does not have: an ApiVersions request must be answered."""
+    api, version = _addressed(frame)
+    header_plan = decoder_of(RequestHeader, api.request_header_version(version))
+    header, _ = decoder.decode(header_plan, frame, 0)
+    assert isinstance(header, RequestHeader)
+    return header
+
+
+def decode_response(api_key: int, version: int, frame: Buffer) -> ResponseFrame:
+    """The response to a request of that API and version."""
+    api = API[api_key]
+    header_plan = decoder_of(ResponseHeader, api.response_header_version(version))
+    header, response = decoder.decode_frame(header_plan, decoder_of(api.response, version), frame)
+    return ResponseFrame(header.correlation_id, response)
+
+
+def _addressed(frame: Buffer) -> tuple[Api, int]:
+    if len(frame) < _KEY_AND_VERSION.size:
+        raise WireError(f"a request of {len(frame)} bytes has no header")
+    key, version = _KEY_AND_VERSION.unpack_from(frame)
+    api = API.get(key)
+    if api is None:
+        raise UnsupportedVersionError(f"there is no API {key}")
+    return api, version
