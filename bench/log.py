@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import random
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 
 from bench.kafka_recovery import kafka_recovery_seconds
-from bench.table import Row, alternate
+from bench.table import Row, seconds
 from tidelog.host.clock import SystemClock
 from tidelog.host.disk import RealDisk
 from tidelog.host.limits import raise_open_file_limit
@@ -65,34 +67,17 @@ def rows() -> list[Row]:
 # Appends and bare writes
 
 
-def append_against_writev(megabytes: int = 256) -> Row:
-    """The same bytes to the same disk, once as a log takes them and once by os.writev alone."""
+def append_against_writev(megabytes: int = 256, rounds: int = 7) -> Row:
+    """The same bytes to the same disk, once as a log takes them and once by os.writev alone; in turns."""
     count = (megabytes << 20) // len(SIXTEEN_KB)
     moved = count * len(SIXTEEN_KB)
     with scratch() as directory:
-        loop = asyncio.new_event_loop()
-        disk = RealDisk()
-
-        def ours() -> None:
-            path = f"{directory}/log"
-            log = loop.run_until_complete(Log.open(disk, SystemClock(), path, PARTITION, LogConfig()))
-            append = log.append_as_leader
-            for _ in range(count):
-                append(SIXTEEN_KB, 0)
-            disk.remove_directory(path)
-
-        def bare() -> None:
-            path = f"{directory}/bare"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT)
-            view = memoryview(SIXTEEN_KB)
-            for _ in range(count):
-                os.writev(fd, [view[:16], view[16:]])
-            os.close(fd)
-            os.unlink(path)
-
-        ours_s, bare_s = alternate(ours, bare, rounds=5)
-        disk.close()
-        loop.close()
+        asyncio.run(_append_seconds(f"{directory}/warm", count))
+        pairs = [
+            (asyncio.run(_append_seconds(f"{directory}/{turn}", count)), _writev_seconds(f"{directory}/bare", count))
+            for turn in range(rounds)
+        ]
+    ours_s, bare_s = (statistics.median(side) for side in zip(*pairs, strict=True))
     return Row(
         "append of 16 kB batches, against os.writev",
         f"{moved / ours_s / 1e9:.2f} GB/s",
@@ -102,70 +87,117 @@ def append_against_writev(megabytes: int = 256) -> Row:
     )
 
 
+async def _append_seconds(path: str, count: int) -> float:
+    disk = RealDisk()
+    log = await Log.open(disk, SystemClock(), path, PARTITION, LogConfig())
+    took = seconds(lambda: [log.append_as_leader(SIXTEEN_KB, 0) for _ in range(count)])
+    await log.work.run(lambda: None)
+    disk.remove_directory(path)
+    disk.close()
+    return took
+
+
+def _writev_seconds(path: str, count: int) -> float:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    view = memoryview(SIXTEEN_KB)
+    took = seconds(lambda: [os.writev(fd, [view[:16], view[16:]]) for _ in range(count)])
+    os.close(fd)
+    os.unlink(path)
+    return took
+
+
 # What must not matter
 
 
 def cost_against_idle_partitions() -> list[Row]:
     """Append and read on one partition, with few and with very many idle ones open beside it."""
-    with scratch() as directory:
-        few = asyncio.run(_costs_with_idle(f"{directory}/few", IDLE_FEW))
-        many = asyncio.run(_costs_with_idle(f"{directory}/many", IDLE_MANY))
+    few, many = _costs_in_turns(_with_idle, IDLE_FEW, IDLE_MANY)
     return [
         Row(f"{what}, {IDLE_MANY:,} idle partitions against {IDLE_FEW}", _us(slow), _us(fast), fast / slow, 0.8)
         for what, slow, fast in zip(("append", "read"), many, few, strict=True)
     ]
 
 
-async def _costs_with_idle(path: str, idle: int) -> tuple[float, float]:
-    disk = RealDisk()
-    directory = await LogDirectory.open(disk, SystemClock(), random.SystemRandom(), path, lambda topic: LogConfig())
+async def _with_idle(path: str, idle: int) -> Log:
+    directory = await LogDirectory.open(
+        RealDisk(), SystemClock(), random.SystemRandom(), path, lambda topic: LogConfig()
+    )
     one = batch_of(100, 1000)
     for number in range(idle):
         (await directory.create(TopicPartition("idle", number))).append_as_leader(one, 0)
-    log = await directory.create(PARTITION)
-    costs = _append_and_read_costs(log)
-    disk.close()
-    return costs
+    return await directory.create(PARTITION)
 
 
 def cost_against_log_size() -> list[Row]:
     """Append and read at the end of a small log and of a large one."""
-    with scratch() as directory:
-        small = asyncio.run(_costs_after(f"{directory}/small", 1 << 20))
-        large = asyncio.run(_costs_after(f"{directory}/large", 2 * GIGABYTE))
+    small, large = _costs_in_turns(_of_size, 1 << 20, 2 * GIGABYTE)
     return [
         Row(f"{what}, a log of 2 GB against one of 1 MB", _us(slow), _us(fast), fast / slow, 0.8)
         for what, slow, fast in zip(("append", "read"), large, small, strict=True)
     ]
 
 
-async def _costs_after(path: str, size: int) -> tuple[float, float]:
-    disk = RealDisk()
-    log = await Log.open(disk, SystemClock(), path, PARTITION, LogConfig(segment_bytes=64 << 20))
+async def _of_size(path: str, size: int) -> Log:
+    log = await Log.open(RealDisk(), SystemClock(), path, PARTITION, LogConfig(segment_bytes=64 << 20))
     while log.size_bytes < size:
         for _ in range(256):
             log.append_as_leader(SIXTEEN_KB, 0)
     await log.flush()
-    costs = _append_and_read_costs(log)
-    disk.close()
-    return costs
+    return log
 
 
-def _append_and_read_costs(log: Log, count: int = 2000, rounds: int = 7) -> tuple[float, float]:
-    """Median seconds of one append and of one located read near the end."""
+Costs = tuple[float, float]
+
+
+def _costs_in_turns(prepare: Callable[[str, int], Awaitable[Log]], *sizes: int, rounds: int = 9) -> list[Costs]:
+    """Median costs of append and read for each size: a process each, asked in turns, so that all meet the same noise."""
+    spawn = multiprocessing.get_context("spawn")
+    with scratch() as directory:
+        workers = []
+        for size in sizes:
+            ours, theirs = spawn.Pipe()
+            worker = spawn.Process(target=_serve_costs, args=(theirs, prepare, f"{directory}/{size}", size))
+            worker.start()
+            ours.recv()
+            workers.append((worker, ours))
+        turns = [[_ask(pipe) for _, pipe in workers] for _ in range(rounds)]
+        for worker, pipe in workers:
+            pipe.send(False)
+            worker.join()
+    by_size = zip(*turns, strict=True)
+    return [
+        (statistics.median(a for a, _ in costs), statistics.median(r for _, r in costs)) for costs in map(list, by_size)
+    ]
+
+
+def _ask(pipe: Connection) -> Costs:
+    pipe.send(True)
+    answer: Costs = pipe.recv()
+    return answer
+
+
+def _serve_costs(pipe: Connection, prepare: Callable[[str, int], Awaitable[Log]], path: str, size: int) -> None:
+    async def serve() -> None:
+        raise_open_file_limit()
+        log = await prepare(path, size)
+        pipe.send(True)
+        while pipe.recv():
+            pipe.send(_append_and_read_costs(log))
+
+    asyncio.run(serve())
+
+
+def _append_and_read_costs(log: Log, count: int = 2000) -> Costs:
+    """Seconds of one append and of one located read near the end."""
     batch = batch_of(100, 1000)
-    appends, reads = [], []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(count):
-            log.append_as_leader(batch, 0)
-        middle = time.perf_counter()
-        first = log.log_end_offset - 1000
-        for step in range(count):
-            log.read_now(first + step % 900, 4096).read()
-        appends.append((middle - start) / count)
-        reads.append((time.perf_counter() - middle) / count)
-    return statistics.median(appends), statistics.median(reads)
+    start = time.perf_counter()
+    for _ in range(count):
+        log.append_as_leader(batch, 0)
+    middle = time.perf_counter()
+    first = log.log_end_offset - 1000
+    for step in range(count):
+        log.read_now(first + step % 900, 4096).read()
+    return (middle - start) / count, (time.perf_counter() - middle) / count
 
 
 def _us(seconds: float) -> str:

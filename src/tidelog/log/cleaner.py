@@ -20,6 +20,7 @@ from tidelog.log.segments import Segments
 from tidelog.log.transaction_filter import TransactionFilter
 from tidelog.log.transaction_index import AbortedTxn
 from tidelog.log.trimming import delete_later
+from tidelog.log.work import to_the_end
 from tidelog.ports import Random
 from tidelog.records.compaction import OffsetMap, index_batch
 from tidelog.records.control import control_type
@@ -58,10 +59,15 @@ async def plan_cleaning(log: Log, first_dirty_offset: Offset) -> Plan:
 
 
 async def clean(log: Log, what: Plan, random: Random, *, buffer_bytes: int = DEDUPE_BUFFER_BYTES) -> Cleaned | None:
-    """Carry out a plan. None if it was abandoned: what is done is done, plan the rest anew."""
-    assert log.cleaning is None, f"{log.partition} is being cleaned already"
-    cleaning = log.cleaning = Cleaning()
+    """Carry out a plan. None if it was abandoned, or is out of date: what is done is done, plan the rest anew."""
+    async with log.reshaping:
+        if what.end_offset > _cleanable_end(log):
+            return None  # the log was cut since, and the plan may reach into its active segment
+        assert log.cleaning is None, f"{log.partition} is being cleaned already"
+        cleaning = log.cleaning = Cleaning()
     try:
+        # A .cleaned beside the .swap of the last cleaning would look to a restart as if that had not been complete.
+        await log.work.run(lambda: None)
         # Recovery takes a gap between segments for a loss, and cleaning makes gaps: so a restart must know, before
         # there are any, that it need not check this far.
         await log.persist_checkpoints()
@@ -71,6 +77,10 @@ async def clean(log: Log, what: Plan, random: Random, *, buffer_bytes: int = DED
     finally:
         log.cleaning = None
         cleaning.end()
+
+
+def _cleanable_end(log: Log) -> Offset:
+    return min(log.segments.active.base_offset, log.last_stable_offset, log.recovery_point)
 
 
 async def _clean(log: Log, what: Plan, offsets: OffsetMap, cleaning: Cleaning) -> Cleaned:
@@ -89,7 +99,8 @@ async def _clean(log: Log, what: Plan, offsets: OffsetMap, cleaning: Cleaning) -
     before = after = 0
     pending: list[Segment] = []
     new: Segment | None = None
-    for count in groups([_facts(segment) for segment in sources], log.config):
+    facts = await log.work.beside(lambda: [_facts(segment) for segment in sources], _LANE)
+    for count in groups(facts, log.config):
         old, sources = sources[:count], sources[count:]
         pending += old
         new = await log.work.beside(partial(_rewrite_group, log, old, new, batch_filter, cleaning), _LANE)
@@ -97,7 +108,7 @@ async def _clean(log: Log, what: Plan, offsets: OffsetMap, cleaning: Cleaning) -
             continue  # nothing is left of these: what comes next goes to the same segment
         before += sum(segment.size for segment in pending)
         after += new.size
-        await _swap_in(log, pending, new, cleaning)
+        await to_the_end(_swap_in(log, pending, new, cleaning))
         pending, new = [], None
     return Cleaned(end, before, after)
 

@@ -26,4 +26,6 @@ class Cleaning:
             raise CleaningAbandonedError
 
     def end(self) -> None:
+        """It is over; if it was cancelled, its disk thread is told to stop too."""
+        self._abandoned = True
         self._ended.set()

@@ -64,6 +64,7 @@ class LogDirectory:
         self._work = FileWork(disk, path, self._failed)
         self._one_checkpoint = asyncio.Lock()
         self._creating: dict[TopicPartition, asyncio.Future[Log]] = {}
+        self._deleting: dict[TopicPartition, asyncio.Future[None]] = {}
         self._next_checkpoint: asyncio.Future[None] | None = None
 
     @classmethod
@@ -93,6 +94,8 @@ class LogDirectory:
         mark = await disk.submit(path, lambda: read_clean_shutdown(disk, path))
         self.was_clean = mark is not None
         self.last_broker_epoch = mark.broker_epoch if mark is not None else None
+        # Loading changes files: if it is cut short, the next start has to check them, as after any other crash.
+        await disk.submit(path, lambda: remove_clean_shutdown(disk, path))
         points, starts, marks, self.cleaner_offsets = await disk.submit(
             path, lambda: [read_offset_checkpoint(disk, os.path.join(path, name)) for name in _CHECKPOINTS]
         )
@@ -108,8 +111,6 @@ class LogDirectory:
             )
         )
         self.logs = dict(zip(partitions, logs, strict=True))
-        # From here on logs are written: until the next clean close a restart has to check them.
-        await disk.submit(path, lambda: remove_clean_shutdown(disk, path))
 
     async def _open_log(
         self,
@@ -140,7 +141,12 @@ class LogDirectory:
     # Partitions come and go
 
     async def create(self, partition: TopicPartition, topic_id: bytes | None = None) -> Log:
-        """The log of a partition, new or found; the same one for all who ask at the same time."""
+        """The log of a partition, new or found; the same one for all who ask at the same time.
+
+        If one of that name is just being deleted, it has to be gone first.
+        """
+        while (deleting := self._deleting.get(partition)) is not None:
+            await asyncio.shield(deleting)
         log = self.logs.get(partition)
         if log is not None:
             return log
@@ -160,8 +166,16 @@ class LogDirectory:
 
     async def delete(self, partition: TopicPartition) -> None:
         """Gone at once for everybody, and after a crash too; the bytes go later."""
+        if (creating := self._creating.get(partition)) is not None:
+            await asyncio.shield(creating)
         log = self.logs.pop(partition)
-        await log.abandon_cleaning()
+        deleting = self._deleting[partition] = asyncio.ensure_future(self._delete(partition, log))
+        deleting.add_done_callback(lambda _: self._deleting.pop(partition))
+        await asyncio.shield(deleting)
+
+    async def _delete(self, partition: TopicPartition, log: Log) -> None:
+        async with log.reshaping:
+            await log.abandon_cleaning()
         self.cleaner_offsets.pop(partition, None)
         target = os.path.join(self.path, names.deleted_directory(partition, f"{self._random.getrandbits(128):032x}"))
         source = log.directory
@@ -170,9 +184,12 @@ class LogDirectory:
             self._disk.rename(source, target)
             self._disk.sync_directory(self.path)
 
-        await log.work.run(hide)
+        log.failed = StorageError("it has been deleted")
+        await log.work.end_with(hide)
         delay_s = log.config.file_delete_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay_s, self._remove_soon, target)
+        # What they say of it must not be taken for facts about the next log of this name.
+        await self.checkpoint()
 
     def _remove_soon(self, path: str) -> None:
         FileWork(self._disk, path, self._failed).start(lambda: self._disk.remove_directory(path))

@@ -13,6 +13,7 @@ from tidelog.log.compaction_plan import Plan, due
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.trimming import delete_expired
+from tidelog.log.work import LogDeletedError
 from tidelog.ports import Random
 from tidelog.types import TopicPartition
 
@@ -70,8 +71,12 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1000)
             try:
                 await work()
+            except LogDeletedError:
+                pass  # while it was looked at
             except StorageError:
                 return  # the directory is offline, and has said so
+            except Exception:
+                _log.exception("%s of %s failed; it is tried again", work.__name__, self._directory.path)
 
     async def enforce_retention(self) -> int:
         """How many segments went."""

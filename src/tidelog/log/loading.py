@@ -60,15 +60,16 @@ def load(
 
     producers: Producers | None = None
     damaged = _first_bad_transaction_index(disk, segments)
-    if damaged is not None:
-        clean, recovery_point = False, min(recovery_point, damaged.base_offset)
-    if segments and not clean:
-        trusted = first_unchecked(segments, recovery_point)
+    if segments and (damaged is not None or not clean):
+        synced_offset = max(recovery_point, segments[-1].base_offset) if clean else recovery_point
+        trusted = first_unchecked(segments, synced_offset)
+        if damaged is not None:
+            trusted = min(trusted, segments.index(damaged))
         base_offset = segments[trusted].base_offset
         producers = load_producers(
             segments[:trusted], snapshots, config, log_start_offset, base_offset, high_watermark, now_ms
         )
-        segments = recover(segments, recovery_point, epochs, producers)
+        segments = recover(segments, trusted, synced_offset, epochs, producers)
     elif segments:
         segments[-1].resume()
 
@@ -91,7 +92,7 @@ def load(
         segment.sealed = True
     stale = epochs.truncate_from_end(log_end_offset)
     stale = epochs.truncate_from_start(log_start_offset) or stale
-    if stale or not clean:
+    if stale or not clean or damaged is not None:
         write_epoch_checkpoint(disk, epochs_path, epochs.entries)
     checked = log_end_offset if clean else min(recovery_point, log_end_offset)
     return LoadedLog(Segments(segments), epochs, producers, snapshots, log_start_offset, log_end_offset, checked)

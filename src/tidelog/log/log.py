@@ -7,10 +7,11 @@ end, `loading` brings it back after a stop or a crash, `cleaner` compacts it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tidelog.errors import CorruptBatchError, OffsetOutOfRangeError, RecordTooLargeError, StorageError
 from tidelog.log import names
@@ -25,6 +26,7 @@ from tidelog.log.reading import (
     EARLIEST_LOCAL,
     LATEST,
     MAX_TIMESTAMP,
+    Extent,
     FoundTimestamp,
     Region,
     find_max_timestamp,
@@ -45,6 +47,7 @@ from tidelog.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset, TopicPa
 _PLACE = struct.Struct(">qii")
 """Base offset, length, leader epoch: the part of a batch that a leader writes itself; the CRC does not cover it."""
 
+T = TypeVar("T")
 OnFailure = Callable[[StorageError], None]
 
 
@@ -96,6 +99,8 @@ class Log:
         self.last_flush_ms = clock.wall_ms()
         self.persist_checkpoints: Callable[[], Awaitable[None]] = _nothing_to_persist
         """Set by the log directory: writes recovery point and log start down where a restart looks for them."""
+        self.reshaping = asyncio.Lock()
+        """Held while segments are taken away, so that they go one at a time, and while a cleaning begins."""
         self.being_cut = False
         """While `trimming` takes the end off, nothing may be appended."""
         self.cleaning: Cleaning | None = None
@@ -195,6 +200,8 @@ class Log:
                 raise CorruptBatchError(
                     f"{self.partition}: batch {header.base_offset}..{header.last_offset} does not follow {expected - 1}"
                 )
+            if header.is_control and header.producer_id >= 0:
+                read_marker(buffer, header, position)  # a malformed one is refused here, before anything is written
             batches.append(header)
             size = position + header.size_bytes
             expected = header.next_offset
@@ -221,6 +228,10 @@ class Log:
         except StorageError as failure:
             self._fail(failure)
             raise
+        except FileNotFoundError as missing:
+            gone = StorageError(f"the directory of {self.partition} is gone: {missing}")
+            self._fail(gone)
+            raise gone from missing
         self.log_end_offset = batches[-1].next_offset
 
     def _check_marker(self, batch: Buffer, header: BatchHeader, origin: AppendOrigin) -> None:
@@ -270,19 +281,20 @@ class Log:
         if old.size == 0 and old.base_offset == start:
             return old
         new = Segment.new(self.disk, self.directory, start, self.config, self.clock.wall_ms())
-        self.segments.add(new)
         old.complete_time_index()
-        save = old.save(sync=True)
+        saves = self._saves()
+        self.segments.add(new)
         entries = self.producers.snapshot()
 
         def seal() -> None:
-            save()
+            for save in saves:
+                save()
             self.snapshots.write(start, entries)
             self.disk.sync_directory(self.directory)
 
         def sealed() -> None:
             self._flushed(start)
-            old.sealed = True
+            old.sealed = old is not self.segments.active  # which it is again if the new one was cut off since
             self._index_memory.used(old)
 
         self.work.start(seal, sealed)
@@ -303,9 +315,7 @@ class Log:
 
     async def flush(self) -> None:
         """Sync all that was appended until now."""
-        end = self.log_end_offset
-        first = self.segments.place_of(self.recovery_point)
-        saves = [segment.save(sync=True) for segment in list(self.segments)[first:]]
+        end, saves = self.log_end_offset, self._saves()
 
         def sync() -> None:
             for save in saves:
@@ -315,8 +325,14 @@ class Log:
         await self.work.run(sync)
         self._flushed(end)
 
+    def _saves(self) -> list[Callable[[], None]]:
+        """All from the recovery point on: a killed predecessor may have left several segments unsynced."""
+        first = self.segments.place_of(self.recovery_point)
+        return [segment.save(sync=True) for segment in list(self.segments)[first:]]
+
     def _flushed(self, offset: Offset) -> None:
-        self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
+        if not self.being_cut:  # else `offset` may be part of what goes
+            self.recovery_point = max(self.recovery_point, min(offset, self.log_end_offset))
         self.last_flush_ms = self.clock.wall_ms()
 
     # Read
@@ -330,7 +346,7 @@ class Log:
         NotCachedError if it cannot be told without waiting for the device.
         """
         end = self._readable_end(offset, end_offset)
-        return locate(self.segments, offset, max_bytes, end, self.log_end_offset, min_one, cached=True)
+        return locate(self.segments, offset, max_bytes, end, self._extent, min_one, cached=True)
 
     async def read(
         self, offset: Offset, max_bytes: int, end_offset: Offset | None = None, *, min_one: bool = True
@@ -339,18 +355,40 @@ class Log:
         try:
             return self.read_now(offset, max_bytes, end_offset, min_one=min_one)
         except NotCachedError:
-            end, log_end = self._readable_end(offset, end_offset), self.log_end_offset
+            pass
+
+        def look(segments: Segments) -> Callable[[], Region]:
+            end, extent = self._readable_end(offset, end_offset), self._extent
+            return lambda: locate(segments, offset, max_bytes, end, extent, min_one, cached=False)
+
+        region, segments = await self._look_up(look)
+        self._index_memory.used(segments[segments.place_of(region.base_offset)])
+        return region
+
+    @property
+    def _extent(self) -> Extent:
+        return Extent(self.log_end_offset, self.segments.active.size)
+
+    async def _look_up(self, look: Callable[[Segments], Callable[[], T]]) -> tuple[T, Segments]:
+        """Search a copy of the segments on a disk thread, and again if they were taken away under it."""
+        while True:
             segments = self.segments.copy()
-            region = await self.work.beside(
-                lambda: locate(segments, offset, max_bytes, end, log_end, min_one, cached=False)
-            )
-            self._index_memory.used(segments[segments.place_of(region.base_offset)])
-            return region
+            try:
+                return await self.work.beside(look(segments)), segments
+            except (ValueError, FileNotFoundError):
+                if list(segments) == list(self.segments) and not self.being_cut:
+                    raise
 
     async def bytes_of(self, region: Region) -> Buffer:
-        """What stands in a region; on the loop if it is in the page cache, else by a disk thread."""
-        cached = region.file.read_cached(region.position, region.size) if region.size else b""
-        return await self.work.beside(region.read) if cached is None else cached
+        """What stands in a region; on the loop if it is in the page cache, else by a disk thread.
+
+        Nothing if its file was removed since: whoever asks again for the offset hears what became of it.
+        """
+        try:
+            cached = region.file.read_cached(region.position, region.size) if region.size else b""
+            return await self.work.beside(region.read) if cached is None else cached
+        except ValueError:
+            return b""
 
     def _readable_end(self, offset: Offset, end_offset: Offset | None) -> Offset:
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -369,11 +407,14 @@ class Log:
             offset = end if timestamp_ms == LATEST else self.log_start_offset
             epoch = self.epochs.epoch_for_offset(offset)
             return FoundTimestamp(NO_TIMESTAMP, offset, NO_EPOCH if epoch is None else epoch)
-        segments, start = self.segments.copy(), self.log_start_offset
-        if timestamp_ms == MAX_TIMESTAMP:
-            found = await self.work.beside(lambda: find_max_timestamp(segments, start))
-        else:
-            found = await self.work.beside(lambda: find_timestamp(segments, timestamp_ms, start))
+
+        def look(segments: Segments) -> Callable[[], FoundTimestamp | None]:
+            start = self.log_start_offset
+            if timestamp_ms == MAX_TIMESTAMP:
+                return lambda: find_max_timestamp(segments, start)
+            return lambda: find_timestamp(segments, timestamp_ms, start)
+
+        found, _ = await self._look_up(look)
         return found if found is not None and found.offset < end else None
 
     async def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTxn]:

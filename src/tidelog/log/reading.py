@@ -36,6 +36,13 @@ class Region(NamedTuple):
         return self.file.read_at(self.position, self.size)
 
 
+class Extent(NamedTuple):
+    """How far a log reached when a read began: a disk thread must not see what the loop appends meanwhile."""
+
+    log_end_offset: Offset
+    active_bytes: int
+
+
 class FoundTimestamp(NamedTuple):
     timestamp: int
     offset: Offset
@@ -47,11 +54,13 @@ def locate(
     offset: Offset,
     max_bytes: int,
     end_offset: Offset,
-    log_end_offset: Offset,
+    extent: Extent,
     min_one: bool,
     cached: bool,
 ) -> Region:
     """Where the batches from `offset` up to `end_offset` stand, out of one segment, as much as fits `max_bytes`."""
+    if offset >= end_offset:
+        return Region(segments.active.file, 0, 0, offset)
     for place in range(segments.place_of(offset), len(segments)):
         segment = segments[place]
         if segment.base_offset >= end_offset:
@@ -61,7 +70,9 @@ def locate(
         if found is None:
             continue  # compaction left nothing between `offset` and the next segment
         position, base_offset, batch_bytes = found
-        available = _end_position(segment, segments.end_of(place, log_end_offset), end_offset, read) - position
+        segment_end = segments.end_of(place, extent.log_end_offset)
+        segment_bytes = segment.size if place + 1 < len(segments) else min(segment.size, extent.active_bytes)
+        available = min(segment_bytes, _end_position(segment, segment_end, end_offset, read)) - position
         if available < batch_bytes or (batch_bytes > max_bytes and not min_one):
             break
         return Region(segment.file, position, min(available, max(max_bytes, batch_bytes)), base_offset)

@@ -25,27 +25,31 @@ _CHUNK_BYTES = 4 << 20
 
 def recover(
     segments: list[Segment],
-    recovery_point: Offset,
+    first: int,
+    synced_offset: Offset,
     epochs: LeaderEpochCache,
     producers: Producers,
 ) -> list[Segment]:
-    """Check all segments from the one that holds the recovery point; the first bad byte ends the log.
+    """Check all segments from the place `first` on; the first bad byte ends the log.
 
+    Up to `synced_offset` nothing can have been lost, so what is missing between two segments there was compacted.
     `producers` know everything before the first of those segments, and afterwards everything.
     Returns the segments that stay.
     """
     next_offset = None
-    for place in range(first_unchecked(segments, recovery_point), len(segments)):
+    for place in range(first, len(segments)):
         segment = segments[place]
-        if next_offset is not None and segment.base_offset != next_offset:
+        lost = next_offset is not None and segment.base_offset > max(next_offset, synced_offset)
+        if lost or (next_offset is not None and segment.base_offset < next_offset):
             # The tail of the one before is gone, and was lost so neatly that no batch is torn.
             return _cut(
-                segments, place, f"{segment.file.path}: {next_offset}..{segment.base_offset - 1} are missing before it"
+                segments, place, f"{segment.file.path} does not go on at {next_offset}, where the one before it ends"
             )
         problem, next_offset = _recover_segment(segment, epochs, producers)
         if place + 1 < len(segments):
             segment.complete_time_index()
-            segment.save(sync=False)()
+            # Below the synced offset a next restart would not look again, so that has to be on the device.
+            segment.save(sync=segment.base_offset < synced_offset)()
         if problem is not None:
             return _cut(segments, place + 1, f"{segment.file.path}: {problem}; cut at byte {segment.size}")
     return segments

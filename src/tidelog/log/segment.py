@@ -67,6 +67,8 @@ class Segment:
         self._offset_of_max_timestamp: Offset = base_offset
         self._bytes_since_index = 0
         self._recent: dict[Offset, int] = {}
+        self._cuts = 0
+        """How often it was truncated: what a reader loads of the index files during a cut is out of date."""
 
     @classmethod
     def new(
@@ -102,9 +104,11 @@ class Segment:
         paths = self.path(names.OFFSET_INDEX), self.path(names.TIME_INDEX)
         if not all(self._disk.exists(path) for path in paths):
             return self.rebuild_indexes()
-        limit_bytes = self._config.segment_index_bytes
+        limit_bytes, cuts = self._config.segment_index_bytes, self._cuts
         offsets = OffsetIndex(paths[0], self.base_offset, limit_bytes, self._disk.read_file(paths[0]))
         times = TimeIndex(paths[1], self.base_offset, limit_bytes, self._disk.read_file(paths[1]))
+        if cuts != self._cuts:
+            return self.offsets, self.times
         if not (offsets.sane(self.size) and times.sane()):
             return self.rebuild_indexes()
         last = times.last()
@@ -236,6 +240,7 @@ class Segment:
         self.offsets.truncate(offset)
         self.times.truncate(offset)
         self.transactions.truncate(offset)
+        self._cuts += 1
         self._recent.clear()
         self._max_timestamp, self._offset_of_max_timestamp = self.times.last() or (NO_TIMESTAMP, self.base_offset)
         if position == 0:

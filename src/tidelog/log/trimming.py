@@ -12,6 +12,7 @@ from tidelog.log.recovery import load_producers
 from tidelog.log.retention import SegmentFacts, expired_count
 from tidelog.log.segment import Segment
 from tidelog.log.segments import Segments
+from tidelog.log.work import to_the_end
 from tidelog.types import Offset
 
 
@@ -20,21 +21,24 @@ async def truncate_to(log: Log, offset: Offset) -> bool:
 
     A batch that reaches past `offset` goes as a whole, and then the log ends where that batch began: what
     was lost with it is fetched again. Entries of the epoch cache go even where no record does (edge case 10).
+    Once begun it is carried through, also if the caller is cancelled: then that waits.
     """
-    if offset >= log.log_end_offset:
-        if log.epochs.truncate_from_end(offset):
-            await log.work.run(log.epochs_writer())
-        return False
-    if offset < log.segments[0].base_offset:
-        await restart_at(log, offset)
-        return True
-    log.being_cut = True
-    try:
+    return await to_the_end(_truncate_to(log, offset))
+
+
+async def _truncate_to(log: Log, offset: Offset) -> bool:
+    async with log.reshaping:
         await log.abandon_cleaning()
-        await _cut_end(log, offset)
-    finally:
-        log.being_cut = False
-    return True
+        if offset >= log.log_end_offset:
+            if log.epochs.truncate_from_end(offset):
+                await log.work.run(log.epochs_writer())
+            return False
+        log.being_cut = True
+        try:
+            await (_restart_at if offset < log.segments[0].base_offset else _cut_end)(log, offset)
+        finally:
+            log.being_cut = False
+        return True
 
 
 async def _cut_end(log: Log, offset: Offset) -> None:
@@ -43,11 +47,12 @@ async def _cut_end(log: Log, offset: Offset) -> None:
     last = log.segments[place]
     found = await log.work.run(lambda: last.find(offset, last.file.read_at))
     position, end = (last.size, offset) if found is None else (found[0], min(offset, found[1]))
-    if end < max(log.recovery_point, log.log_start_offset):
-        # What is written after the cut is unsynced again, and the start may lie in the batch that goes with it:
-        # a restart must not go by the checkpoints of before.
+    if end < max(log.recovery_point, log.log_start_offset, log.high_watermark):
+        # What is written after the cut is unsynced and uncommitted again, and the start may lie in the batch that
+        # goes with it: a restart must not go by the checkpoints of before.
         log.recovery_point = min(log.recovery_point, end)
         log.log_start_offset = min(log.log_start_offset, end)
+        log.high_watermark = min(log.high_watermark, end)
         await log.persist_checkpoints()
     dropped = log.segments.replace(place + 1, len(log.segments), [])
     last.size = position
@@ -60,7 +65,9 @@ async def _cut_end(log: Log, offset: Offset) -> None:
     segments = list(log.segments)
 
     def cut() -> None:
-        # From the end towards the cut, so that a crash in between leaves a log without a hole.
+        # From the end towards the cut, so that a crash in between leaves a log without a hole. Snapshots go first:
+        # one that came back would tell of records that were never part of what is written after the cut.
+        log.snapshots.remove_after(end)
         for segment in reversed(dropped):
             segment.remove()
         last.truncate(end, position)
@@ -68,40 +75,52 @@ async def _cut_end(log: Log, offset: Offset) -> None:
         last.save(sync=True)()
         log.disk.sync_directory(log.directory)
         write_epochs()
-        log.snapshots.remove_after(end)
 
     await log.work.run(cut)
     log.producers = await log.work.run(
         lambda: load_producers(segments, log.snapshots, log.config, start, end, high_watermark, now_ms)
     )
+    log.producers.on_high_watermark(high_watermark)
 
 
 async def restart_at(log: Log, offset: Offset) -> None:
     """Drop everything and go on at `offset`: a follower whose leader no longer has what it lacks (S1.5)."""
-    log.being_cut = True
-    try:
+    await to_the_end(_restart_undisturbed(log, offset))
+
+
+async def _restart_undisturbed(log: Log, offset: Offset) -> None:
+    async with log.reshaping:
         await log.abandon_cleaning()
-        log.recovery_point = min(log.recovery_point, offset)
-        await log.persist_checkpoints()
-        dropped = list(log.segments)
+        log.being_cut = True
+        try:
+            await _restart_at(log, offset)
+        finally:
+            log.being_cut = False
 
-        def clear() -> Segment:
-            for segment in reversed(dropped):
-                segment.remove()
-            log.snapshots.remove_all()
-            fresh = Segment.new(log.disk, log.directory, offset, log.config, log.clock.wall_ms())
-            log.disk.sync_directory(log.directory)
-            return fresh
 
-        fresh = await log.work.run(clear)
-        log.segments = Segments([fresh])
-        log.producers.clear()
-        log.log_start_offset = log.log_end_offset = log.recovery_point = offset
-        log.high_watermark = offset
-        log.epochs.clear()
-        await log.work.run(log.epochs_writer())
-    finally:
-        log.being_cut = False
+async def _restart_at(log: Log, offset: Offset) -> None:
+    # From here on there is nothing to read. A restart must not go by the checkpoints of before: a later log start
+    # would take what is written from `offset` on for deleted.
+    log.recovery_point = min(log.recovery_point, offset)
+    log.log_start_offset = log.log_end_offset = offset
+    log.high_watermark = offset
+    await log.persist_checkpoints()
+    dropped, now_ms = list(log.segments), log.clock.wall_ms()
+
+    def clear() -> Segment:
+        log.snapshots.remove_all()
+        for segment in reversed(dropped):
+            segment.remove()
+        fresh = Segment.new(log.disk, log.directory, offset, log.config, now_ms)
+        log.disk.sync_directory(log.directory)
+        return fresh
+
+    fresh = await log.work.run(clear)
+    log.segments = Segments([fresh])
+    log.producers.clear()
+    log.recovery_point = offset
+    log.epochs.clear()
+    await log.work.run(log.epochs_writer())
 
 
 def advance_log_start(log: Log, offset: Offset) -> bool:
@@ -124,7 +143,12 @@ def advance_log_start(log: Log, offset: Offset) -> bool:
 
 async def delete_expired(log: Log) -> int:
     """Take the segments out of the log that retention or the log start has passed; how many they were."""
-    await log.abandon_cleaning()
+    async with log.reshaping:
+        await log.abandon_cleaning()
+        return await _delete_expired(log)
+
+
+async def _delete_expired(log: Log) -> int:
     segments = list(log.segments)
     log_end = log.log_end_offset
     ends = [segment.base_offset for segment in segments[1:]] + [log_end]
@@ -143,16 +167,14 @@ async def delete_expired(log: Log) -> int:
         log_start_offset=log.log_start_offset,
         high_watermark=log.high_watermark,
     )
-    if list(log.segments)[: len(segments)] != segments:
-        return 0  # cut or cleaned in the meantime: what was looked at is no longer the log
-    if count == len(segments) == len(log.segments):
+    if count == len(segments):
         if segments[-1].size == 0 or log.log_end_offset != log_end:
-            count -= 1
-        else:
+            count -= 1  # it is empty, or has got records since that were not looked at
+        elif segments[-1] is log.segments.active:
             log.roll()
     if count > 0:
         _take_out(log, count)
-    return max(count, 0)
+    return count
 
 
 def _take_out(log: Log, count: int) -> None:
