@@ -30,8 +30,8 @@ def test_offset_entries_are_kafkas_eight_bytes(offsets: OffsetIndex):
 
 @pytest.mark.parametrize(("cut", "left"), [(1000, 0), (1004, 0), (1005, 1), (1020, 2), (1021, 3)])
 def test_truncation_drops_entries_of_batches_that_end_at_or_after_it(offsets: OffsetIndex, cut: int, left: int):
-    offsets.truncate(cut)
-    assert len(offsets) == left
+    assert len(offsets.truncated(cut)) == left
+    assert len(offsets) == 3
 
 
 def test_only_what_is_new_is_written_and_a_shorter_index_shortens_the_file(
@@ -43,8 +43,7 @@ def test_only_what_is_new_is_written_and_a_shorter_index_shortens_the_file(
     position, data = offsets.changes()
     assert (position, len(data)) == (24, 8)
     write_index(disk, path, position, data, sync=True)
-    offsets.truncate(1009)
-    write_index(disk, path, *offsets.changes(), sync=True)
+    write_index(disk, path, *offsets.truncated(1009).changes(), sync=True)
     read_back = OffsetIndex(path, BASE, 1 << 20, disk.read_file(path))
     assert [read_back[slot] for slot in range(len(read_back))] == [(1004, 500)]
 
@@ -94,5 +93,4 @@ def test_everything_before_the_offset_of_a_time_is_older(times: TimeIndex, times
 
 @pytest.mark.parametrize(("cut", "left"), [(1004, 0), (1005, 1), (1020, 2), (1021, 3)])
 def test_time_entries_at_or_past_a_cut_go(times: TimeIndex, cut: int, left: int):
-    times.truncate(cut)
-    assert len(times) == left
+    assert len(times.truncated(cut)) == left

@@ -220,3 +220,60 @@ def test_a_transaction_index_that_cannot_be_right_is_made_anew(disk: Disk, direc
         assert await again.aborted_transactions(0, 1000) == aborted
 
     asyncio.run(scenario())
+
+
+def test_a_gap_after_a_sealed_segment_is_compaction_and_else_a_loss(disk: Disk, directory: str):
+    """Even without any recovery point: a snapshot at a segment's start says that all before it was synced."""
+
+    async def scenario() -> None:
+        log = await lively(disk, directory)
+        await log.flush()
+        middle = log.segments[3]
+        end = log.segments[4].base_offset
+        with open(middle.file.path, "r+b") as file:
+            file.truncate(next(position for position, _ in reversed(list(headers(disk.read_file(middle.file.path))))))
+        again = await open_log(disk, directory)
+        assert again.log_end_offset == log.log_end_offset
+        disk.remove(f"{log.directory}/{end:020d}.snapshot")
+        again = await open_log(disk, directory)
+        assert again.log_end_offset < end
+
+    asyncio.run(scenario())
+
+
+def test_a_roll_that_was_not_finished_leaves_no_record_unfindable_by_time(disk: Disk, directory: str):
+    """All was flushed, then rolled, then killed: nothing is unsynced, but the time index lacks its last entry."""
+
+    async def scenario() -> None:
+        log = await open_log(disk, directory, with_config(segment_bytes=1 << 20))
+        log.append_as_leader(batch([b"a"], timestamp=100), 0)
+        log.append_as_leader(batch([b"b"], timestamp=900), 0)
+        await log.flush()
+        log.roll()
+        await log.work.run(lambda: None)
+        # As if the seal had not run.
+        disk.remove(f"{log.directory}/{2:020d}.snapshot")
+        with open(log.segments[0].path(".timeindex"), "r+b") as file:
+            file.truncate(0)
+        again = await open_log(disk, directory, recovery_point=2)
+        found = await again.find_offset(500)
+        assert found is not None
+        assert found.offset == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_gap_wider_than_an_index_can_say_starts_a_segment_of_its_own(disk: Disk, directory: str):
+    async def scenario() -> None:
+        log = await open_log(disk, directory)
+        far = 2**33
+        log.append_as_follower(batch([b"near"], base_offset=0, partition_leader_epoch=0))
+        log.append_as_follower(batch([b"far"], base_offset=far, partition_leader_epoch=0))
+        empty = await open_log(disk, directory + "/empty")
+        empty.append_as_follower(batch([b"far"], base_offset=far, partition_leader_epoch=0))
+        assert await values(log) == [b"near", b"far"]
+        assert await values(empty) == [b"far"]
+        await log.close()
+        assert await values(await open_log(disk, directory, clean=True)) == [b"near", b"far"]
+
+    asyncio.run(scenario())

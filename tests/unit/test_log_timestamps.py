@@ -100,3 +100,16 @@ def test_times_are_found_after_a_reopen_too(disk: Disk, directory: str):
         assert await again.find_offset(MAX_TIMESTAMP) == FoundTimestamp(301, 7, 0)
 
     asyncio.run(scenario())
+
+
+def test_the_largest_time_is_looked_for_from_the_log_start_on(disk: Disk, directory: str):
+    async def scenario() -> None:
+        log = await filled(disk, directory)
+        log.high_watermark = log.log_end_offset
+        records = [(time + i, 2 * number + i) for number, time in enumerate(TIMES) for i in (0, 1)]
+        for start in range(20):
+            advance_log_start(log, start)
+            time, offset = max(records[start:], key=lambda record: (record[0], -record[1]))
+            assert await log.find_offset(MAX_TIMESTAMP) == FoundTimestamp(time, offset, offset // 8)
+
+    asyncio.run(scenario())

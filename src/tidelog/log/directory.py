@@ -218,6 +218,12 @@ class LogDirectory:
 
     def _checkpoint_contents(self) -> dict[str, dict[TopicPartition, Offset]]:
         logs = self.logs.items()
+        # Only what is synced is ever cleaned: a recovery point below says that the log was cut, and is dirty again.
+        self.cleaner_offsets = {
+            partition: min(offset, self.logs[partition].recovery_point)
+            for partition, offset in self.cleaner_offsets.items()
+            if partition in self.logs
+        }
         return {
             names.RECOVERY_POINTS: {partition: log.recovery_point for partition, log in logs},
             names.LOG_STARTS: {

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
+from copy import copy
+from typing import Self
 
 from tidelog.ports import Disk
 from tidelog.types import Buffer, Offset
@@ -51,10 +53,12 @@ class Index:
         """The slot of the first entry at or above `key`, or the number of entries."""
         return bisect_left(range(len(self)), key, key=self.key)
 
-    def keep(self, count: int) -> None:
-        """Drop all entries but the first `count`."""
-        del self._data[count * self.entry.size :]
-        self._written = min(self._written, len(self._data))
+    def first_entries(self, count: int) -> Self:
+        """A shorter one. This one stays as it is for whoever is just searching it."""
+        shorter = copy(self)
+        shorter._data = self._data[: count * self.entry.size]
+        shorter._written = min(self._written, len(shorter._data))
+        return shorter
 
     def changes(self) -> tuple[int, bytes]:
         """Where in the file to write what the file does not have yet; taken on the loop, written by a disk thread."""
@@ -86,9 +90,9 @@ class OffsetIndex(Index):
         relative, position = self.entry.unpack_from(self._data, slot * self.entry.size)
         return self._base_offset + relative, position
 
-    def truncate(self, offset: Offset) -> None:
-        """Drop entries of batches that end at or after `offset`."""
-        self.keep(self.ceiling(offset - self._base_offset))
+    def truncated(self, offset: Offset) -> OffsetIndex:
+        """Without the entries of batches that end at or after `offset`."""
+        return self.first_entries(self.ceiling(offset - self._base_offset))
 
     def sane(self, segment_bytes: int) -> bool:
         """Whether an index found on disk can belong to its segment; if not it is made anew."""
@@ -129,11 +133,11 @@ class TimeIndex(Index):
         slot = self.ceiling(timestamp) - 1
         return self[slot][1] if slot >= 0 else self._base_offset
 
-    def truncate(self, offset: Offset) -> None:
-        """Drop entries that point at or past `offset`."""
+    def truncated(self, offset: Offset) -> TimeIndex:
+        """Without the entries that point at or past `offset`."""
         relative = offset - self._base_offset
         count = bisect_left(range(len(self)), relative, key=lambda slot: self[slot][1] - self._base_offset)
-        self.keep(count)
+        return self.first_entries(count)
 
     def sane(self) -> bool:
         if len(self._data) % self.entry.size:

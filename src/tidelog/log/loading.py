@@ -62,14 +62,14 @@ def load(
     damaged = _first_bad_transaction_index(disk, segments)
     if segments and (damaged is not None or not clean):
         synced_offset = max(recovery_point, segments[-1].base_offset) if clean else recovery_point
-        trusted = first_unchecked(segments, synced_offset)
+        trusted = first_unchecked(segments, synced_offset, snapshots)
         if damaged is not None:
             trusted = min(trusted, segments.index(damaged))
         base_offset = segments[trusted].base_offset
         producers = load_producers(
             segments[:trusted], snapshots, config, log_start_offset, base_offset, high_watermark, now_ms
         )
-        segments = recover(segments, trusted, synced_offset, epochs, producers)
+        segments = recover(segments, trusted, synced_offset, epochs, producers, snapshots)
     elif segments:
         segments[-1].resume()
 

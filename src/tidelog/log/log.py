@@ -216,7 +216,7 @@ class Log:
         try:
             segment = self.segments.active
             if self._must_roll(segment, batches[0], batches[-1], size):
-                segment = self.roll()
+                segment = self.roll(batches[-1].last_offset)
             segment.append(batches, buffers, size)
             position = 0
             for header in batches:
@@ -257,12 +257,12 @@ class Log:
     # Roll and flush
 
     def _must_roll(self, segment: Segment, first: BatchHeader, last: BatchHeader, size: int) -> bool:
+        if last.base_offset + last.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return True
         if segment.size == 0:
             return False
         config = self.config
         if segment.size > config.segment_bytes - size or segment.index_full:
-            return True
-        if last.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             return True
         age_ms = (
             first.max_timestamp - segment.first_timestamp
@@ -271,13 +271,16 @@ class Log:
         )
         return age_ms > config.segment_ms - config.segment_jitter_ms
 
-    def roll(self) -> Segment:
+    def roll(self, to_hold: Offset | None = None) -> Segment:
         """Start a new segment at once; the old one is completed and synced by a disk thread.
 
-        It starts at the log's end even where the next batch comes after a gap: recovery knows a lost tail by that.
+        It starts at the log's end even where the next batch comes after a gap, unless that is so wide that
+        `to_hold`, the last offset to be written now, would be out of its reach.
         """
         old = self.segments.active
         start = self.log_end_offset
+        if to_hold is not None:
+            start = max(start, to_hold - MAX_RELATIVE_OFFSET)
         if old.size == 0 and old.base_offset == start:
             return old
         new = Segment.new(self.disk, self.directory, start, self.config, self.clock.wall_ms())
@@ -289,8 +292,8 @@ class Log:
         def seal() -> None:
             for save in saves:
                 save()
+            # Last, because it tells recovery that all before `start` was on the device.
             self.snapshots.write(start, entries)
-            self.disk.sync_directory(self.directory)
 
         def sealed() -> None:
             self._flushed(start)
@@ -414,7 +417,9 @@ class Log:
                 return lambda: find_max_timestamp(segments, start)
             return lambda: find_timestamp(segments, timestamp_ms, start)
 
-        found, _ = await self._look_up(look)
+        found, segments = await self._look_up(look)
+        if found is not None:
+            self._index_memory.used(segments[segments.place_of(found.offset)])
         return found if found is not None and found.offset < end else None
 
     async def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTxn]:
@@ -451,9 +456,8 @@ class Log:
 
         def finish() -> None:
             self.snapshots.write(end, entries)
-            write_epochs()
             for segment in segments:
                 segment.close()
 
-        write_epochs, segments = self.epochs_writer(), list(self.segments)
+        segments = list(self.segments)
         await self.work.run(finish)

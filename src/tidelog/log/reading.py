@@ -11,9 +11,10 @@ from typing import NamedTuple
 from tidelog.log.segment import NotCachedError, Read, Segment
 from tidelog.log.segments import Segments
 from tidelog.ports import File
+from tidelog.records.batch import decode_batch
 from tidelog.records.header import BatchHeader
 from tidelog.records.lookups import TimestampOffset, first_at_or_after, latest_timestamp
-from tidelog.types import Buffer, Offset
+from tidelog.types import NO_TIMESTAMP, Buffer, Offset
 
 LATEST = -1
 EARLIEST = -2
@@ -113,16 +114,43 @@ def find_timestamp(segments: Segments, timestamp_ms: int, log_start_offset: Offs
 
 
 def find_max_timestamp(segments: Segments, log_start_offset: Offset) -> FoundTimestamp | None:
-    """The first record that has the largest timestamp of all. On a disk thread."""
-    latest = max(segments, key=lambda segment: (segment.max_timestamp, -segment.base_offset))
-    if latest.max_timestamp < 0:
-        return None
-    start = latest.find(max(latest.offset_of_max_timestamp, log_start_offset), latest.file.read_at)
+    """The first record that has the largest timestamp of all from the log start on. On a disk thread."""
+    visible = [segments[place] for place in range(segments.place_of(log_start_offset), len(segments))]
+    candidates = [(*_max_from(segment, log_start_offset), segment) for segment in visible]
+    timestamp, offset, latest = max(candidates, key=lambda candidate: (candidate[0], -candidate[1]))
+    start = latest.find(offset, latest.file.read_at) if timestamp >= 0 else None
     if start is None:
         return None
     position, header = next(latest.headers(start[0], latest.file.read_at))
-    found = latest_timestamp(_batch(latest, position, header), header)
+    found = _latest_visible(_batch(latest, position, header), header, log_start_offset)
     return None if found is None else _with_epoch(found, header)
+
+
+def _max_from(segment: Segment, log_start_offset: Offset) -> tuple[int, Offset]:
+    """(largest timestamp, an offset in its batch) of what is visible. Only where the log starts inside must it look."""
+    if segment.base_offset >= log_start_offset:
+        return segment.max_timestamp, segment.offset_of_max_timestamp
+    best = (NO_TIMESTAMP, log_start_offset)
+    start = segment.find(log_start_offset, segment.file.read_at)
+    for position, header in segment.headers(start[0], segment.file.read_at) if start is not None else ():
+        if header.base_offset < log_start_offset:
+            found = _latest_visible(_batch(segment, position, header), header, log_start_offset)
+            timestamp = NO_TIMESTAMP if found is None else found.timestamp
+        else:
+            timestamp = header.max_timestamp
+        if timestamp > best[0]:
+            best = timestamp, header.last_offset
+    return best
+
+
+def _latest_visible(batch: Buffer, header: BatchHeader, log_start_offset: Offset) -> TimestampOffset | None:
+    if header.base_offset >= log_start_offset:
+        return latest_timestamp(batch, header)
+    visible = [record for record in decode_batch(batch, header) if record.offset >= log_start_offset]
+    if not visible:
+        return None
+    latest = max(visible, key=lambda record: (record.timestamp, -record.offset))
+    return TimestampOffset(latest.timestamp, latest.offset)
 
 
 def _batch(segment: Segment, position: int, header: BatchHeader) -> Buffer:

@@ -29,30 +29,39 @@ def recover(
     synced_offset: Offset,
     epochs: LeaderEpochCache,
     producers: Producers,
+    snapshots: ProducerSnapshots,
 ) -> list[Segment]:
     """Check all segments from the place `first` on; the first bad byte ends the log.
 
-    Up to `synced_offset` nothing can have been lost, so what is missing between two segments there was compacted.
     `producers` know everything before the first of those segments, and afterwards everything.
-    Returns the segments that stay.
+    Returns the segments that stay, all but the last of them synced.
     """
     next_offset = None
     for place in range(first, len(segments)):
         segment = segments[place]
-        lost = next_offset is not None and segment.base_offset > max(next_offset, synced_offset)
-        if lost or (next_offset is not None and segment.base_offset < next_offset):
+        sealed_before = segment.base_offset <= synced_offset or segment.base_offset in snapshots.offsets
+        if next_offset is not None and not _goes_on(segment.base_offset, next_offset, sealed_before):
             # The tail of the one before is gone, and was lost so neatly that no batch is torn.
             return _cut(
                 segments, place, f"{segment.file.path} does not go on at {next_offset}, where the one before it ends"
             )
         problem, next_offset = _recover_segment(segment, epochs, producers)
-        if place + 1 < len(segments):
-            segment.complete_time_index()
-            # Below the synced offset a next restart would not look again, so that has to be on the device.
-            segment.save(sync=segment.base_offset < synced_offset)()
         if problem is not None:
             return _cut(segments, place + 1, f"{segment.file.path}: {problem}; cut at byte {segment.size}")
+        if place + 1 < len(segments):
+            segment.complete_time_index()
+            segment.save(sync=True)()
+            if segments[place + 1].base_offset == next_offset:
+                snapshots.write(next_offset, producers.snapshot())
     return segments
+
+
+def _goes_on(base_offset: Offset, next_offset: Offset, sealed_before: bool) -> bool:
+    """Whether a segment can follow one that ends at `next_offset`.
+
+    It starts there, unless compaction took the end of the one before, which it only does to what was sealed.
+    """
+    return base_offset == next_offset or (base_offset > next_offset and sealed_before)
 
 
 def _cut(segments: list[Segment], place: int, why: str) -> list[Segment]:
@@ -64,9 +73,15 @@ def _cut(segments: list[Segment], place: int, why: str) -> list[Segment]:
     return segments[:place]
 
 
-def first_unchecked(segments: list[Segment], recovery_point: Offset) -> int:
-    """The place of the first segment that may hold unsynced bytes."""
-    return max(0, sum(segment.base_offset <= recovery_point for segment in segments) - 1)
+def first_unchecked(segments: list[Segment], synced_offset: Offset, snapshots: ProducerSnapshots) -> int:
+    """The place of the first segment that may hold unsynced bytes or lack its last index entries.
+
+    When a segment is sealed, a snapshot is written at the start of the next one, last of all.
+    """
+    place = max(0, sum(segment.base_offset <= synced_offset for segment in segments) - 1)
+    while place > 0 and segments[place].base_offset not in snapshots.offsets:
+        place -= 1
+    return place
 
 
 def load_producers(

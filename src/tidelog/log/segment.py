@@ -55,6 +55,7 @@ class Segment:
         self.size = 0
         self.sealed = False
         """Nothing more is appended, and its index files are complete."""
+        self.index_full = False
         self.first_timestamp = NO_TIMESTAMP
         self._disk = disk
         self._directory = directory
@@ -132,11 +133,12 @@ class Segment:
 
     @property
     def index_bytes(self) -> int:
-        return self.offsets.size_bytes + self.times.size_bytes
-
-    @property
-    def index_full(self) -> bool:
-        return self.offsets.full or self.times.full
+        """Of the two indexes, in memory or else on disk."""
+        offsets, times = self._offsets, self._times
+        if offsets is not None and times is not None:
+            return offsets.size_bytes + times.size_bytes
+        paths = self.path(names.OFFSET_INDEX), self.path(names.TIME_INDEX)
+        return sum(self._disk.file_size(path) for path in paths if self._disk.exists(path))
 
     @property
     def max_timestamp(self) -> int:
@@ -194,9 +196,11 @@ class Segment:
             self._max_timestamp = header.max_timestamp
             self._offset_of_max_timestamp = last_offset
         if self._bytes_since_index > self._config.index_interval_bytes:
-            self.offsets.append(last_offset, position)
-            self.times.append(self._max_timestamp, self._offset_of_max_timestamp)
+            offsets, times = self.offsets, self.times
+            offsets.append(last_offset, position)
+            times.append(self._max_timestamp, self._offset_of_max_timestamp)
             self._bytes_since_index = 0
+            self.index_full = offsets.full or times.full
         self._bytes_since_index += header.length + _LENGTH_END
         recent = self._recent
         recent[header.base_offset] = position
@@ -211,6 +215,7 @@ class Segment:
         self._max_timestamp = NO_TIMESTAMP
         self.first_timestamp = NO_TIMESTAMP
         self._bytes_since_index = 0
+        self.index_full = False
         self._recent.clear()
         return self._offsets, self._times
 
@@ -237,8 +242,7 @@ class Segment:
         """Drop all batches from `position` on, the first of which holds or follows `offset`."""
         self.file.truncate(position)
         self.size = position
-        self.offsets.truncate(offset)
-        self.times.truncate(offset)
+        self._offsets, self._times = self.offsets.truncated(offset), self.times.truncated(offset)
         self.transactions.truncate(offset)
         self._cuts += 1
         self._recent.clear()
@@ -308,6 +312,7 @@ class Segment:
         """Make ready to append again to a segment that was closed cleanly: what `note` would know by now."""
         start = self.offsets[len(self.offsets) - 1][1] if len(self.offsets) else 0
         self._bytes_since_index = self.size - start
+        self.index_full = self.offsets.full or self.times.full
         for _, header in self.headers(0, self.file.read_at):
             self.first_timestamp = header.max_timestamp
             break
