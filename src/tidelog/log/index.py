@@ -19,13 +19,13 @@ from tidelog.types import Buffer, Offset
 class Index:
     """Entries of one fixed size, appended in order; `written` of their bytes are already in the file."""
 
-    __slots__ = ("_data", "_limit_bytes", "_written", "path")
+    __slots__ = ("_data", "_full_above_bytes", "_written", "path")
 
     entry = struct.Struct("")
 
     def __init__(self, path: str, limit_bytes: int, data: Buffer = b"") -> None:
         self.path = path
-        self._limit_bytes = limit_bytes
+        self._full_above_bytes = limit_bytes - 2 * self.entry.size
         self._data = bytearray(data)
         self._written = len(data)
 
@@ -39,7 +39,7 @@ class Index:
     @property
     def full(self) -> bool:
         """No room for two more: the roll that this causes adds a last one."""
-        return len(self._data) + 2 * self.entry.size > self._limit_bytes
+        return len(self._data) > self._full_above_bytes
 
     def key(self, slot: int) -> int:
         """What the entries are ordered by: the entry's first field."""
@@ -107,19 +107,23 @@ class OffsetIndex(Index):
 class TimeIndex(Index):
     """(the largest timestamp so far, the last offset of the batch that has it): timestamps only grow."""
 
-    __slots__ = ("_base_offset",)
+    __slots__ = ("_base_offset", "_largest")
 
     entry = struct.Struct(">qi")
 
     def __init__(self, path: str, base_offset: Offset, limit_bytes: int, data: Buffer = b"") -> None:
         super().__init__(path, limit_bytes, data)
         self._base_offset = base_offset
+        self._largest = self._last_key()
+
+    def _last_key(self) -> int:
+        return self.key(len(self) - 1) if len(self) else -1
 
     def append(self, timestamp: int, offset: Offset) -> None:
         """A no-op unless the timestamp is larger than the last: equal or older ones say nothing new."""
-        count = len(self)
-        if count == 0 or timestamp > self.key(count - 1):
+        if timestamp > self._largest:
             self._data += self.entry.pack(timestamp, offset - self._base_offset)
+            self._largest = timestamp
 
     def __getitem__(self, slot: int) -> tuple[int, Offset]:
         timestamp, relative = self.entry.unpack_from(self._data, slot * self.entry.size)
@@ -137,7 +141,9 @@ class TimeIndex(Index):
         """Without the entries that point at or past `offset`."""
         relative = offset - self._base_offset
         count = bisect_left(range(len(self)), relative, key=lambda slot: self[slot][1] - self._base_offset)
-        return self.first_entries(count)
+        shorter = self.first_entries(count)
+        shorter._largest = shorter._last_key()
+        return shorter
 
     def sane(self) -> bool:
         if len(self._data) % self.entry.size:

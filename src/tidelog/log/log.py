@@ -40,7 +40,7 @@ from tidelog.log.transaction_index import AbortedTxn
 from tidelog.log.work import FileWork
 from tidelog.ports import Clock, Disk
 from tidelog.records.control import read_marker
-from tidelog.records.header import BatchHeader, check_crc, headers
+from tidelog.records.header import LENGTH_END, BatchHeader, check_crc, headers
 from tidelog.records.validate import validate
 from tidelog.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset, TopicPartition
 
@@ -171,9 +171,10 @@ class Log:
         """Give one batch the next offsets and write it. With `header` the caller has checked the batch."""
         if header is None:
             header = validate(batch)
-        if header.size_bytes > self.config.max_message_bytes:
+        size = header.length + LENGTH_END
+        if size > self.config.max_message_bytes:
             raise RecordTooLargeError(
-                f"a batch of {header.size_bytes} bytes for {self.partition} is above "
+                f"a batch of {size} bytes for {self.partition} is above "
                 f"max.message.bytes = {self.config.max_message_bytes}"
             )
         base_offset = self.log_end_offset
@@ -182,9 +183,10 @@ class Log:
                 self._check_marker(batch, header, origin)
             elif (known := self.producers.check(header, base_offset, origin)) is not None:
                 return Appended(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
-        placed = BatchHeader(base_offset, header.length, leader_epoch, *header[3:])
-        place = _PLACE.pack(base_offset, header.length, leader_epoch)
-        self._write([placed], (place, memoryview(batch)[_PLACE.size :]), header.size_bytes, batch)
+        place = (base_offset, header.length, leader_epoch)
+        buffers = (_PLACE.pack(*place), memoryview(batch)[_PLACE.size :])
+        placed: BatchHeader = tuple.__new__(BatchHeader, place + header[3:])
+        self._write([placed], buffers, size, batch)
         return Appended(base_offset, self.log_end_offset - 1, header.max_timestamp)
 
     def append_as_follower(self, buffer: Buffer) -> int:
@@ -224,7 +226,7 @@ class Log:
                     self._note_epoch(header.partition_leader_epoch, header.base_offset)
                 if header.producer_id >= 0:
                     note_producer(self.producers, header, source, position, segment.transactions)
-                position += header.size_bytes
+                position += header.length + LENGTH_END
         except StorageError as failure:
             self._fail(failure)
             raise
@@ -232,7 +234,7 @@ class Log:
             gone = StorageError(f"the directory of {self.partition} is gone: {missing}")
             self._fail(gone)
             raise gone from missing
-        self.log_end_offset = batches[-1].next_offset
+        self.log_end_offset = header.base_offset + header.last_offset_delta + 1
 
     def _check_marker(self, batch: Buffer, header: BatchHeader, origin: AppendOrigin) -> None:
         marker = read_marker(batch, header)

@@ -16,19 +16,18 @@ from tidelog.log.config import LogConfig
 from tidelog.log.index import OffsetIndex, TimeIndex, write_index
 from tidelog.log.transaction_index import TransactionIndex
 from tidelog.ports import Disk
-from tidelog.records.header import HEADER_SIZE, BatchHeader, read_header
+from tidelog.records.header import HEADER_SIZE, LENGTH_END, BatchHeader, read_header
 from tidelog.types import NO_TIMESTAMP, Buffer, Offset
 
 Read = Callable[[int, int], Buffer]
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
-_RECENT_BATCHES = 256
+_RECENT_BATCHES = 128
 _SCAN_BYTES = 8192
 _SCAN_ALL_BYTES = 1 << 20
 _WALK = struct.Struct(">qi11xi")
 """base offset, length, last offset delta: all that is needed to walk from batch to batch."""
 _WALK_SIZE = _WALK.size
-_LENGTH_END = 12
 
 
 class NotCachedError(Exception):
@@ -68,6 +67,8 @@ class Segment:
         self._offset_of_max_timestamp: Offset = base_offset
         self._bytes_since_index = 0
         self._recent: dict[Offset, int] = {}
+        self._less_recent: dict[Offset, int] = {}
+        """Where batches start by their first offsets: of the last few hundred, in two generations."""
         self._cuts = 0
         """How often it was truncated: what a reader loads of the index files during a cut is out of date."""
 
@@ -184,16 +185,17 @@ class Segment:
             raise
         for header in batches:
             self.note(header, position)
-            position += header.size_bytes
+            position += header.length + LENGTH_END
         self.size = position
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Take a batch that stands at `position` into the indexes: at append, and when they are made anew."""
-        last_offset = header.base_offset + header.last_offset_delta
+        base_offset, max_timestamp = header.base_offset, header.max_timestamp
+        last_offset = base_offset + header.last_offset_delta
         if self.first_timestamp < 0:
-            self.first_timestamp = header.max_timestamp
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp = header.max_timestamp
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = last_offset
         if self._bytes_since_index > self._config.index_interval_bytes:
             offsets, times = self.offsets, self.times
@@ -201,11 +203,11 @@ class Segment:
             times.append(self._max_timestamp, self._offset_of_max_timestamp)
             self._bytes_since_index = 0
             self.index_full = offsets.full or times.full
-        self._bytes_since_index += header.length + _LENGTH_END
+        self._bytes_since_index += header.length + LENGTH_END
         recent = self._recent
-        recent[header.base_offset] = position
+        recent[base_offset] = position
         if len(recent) > _RECENT_BATCHES:
-            del recent[next(iter(recent))]
+            self._less_recent, self._recent = recent, {}
 
     def reset_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Forget the indexes, to build them again with `note`. The first `save` replaces their files."""
@@ -216,8 +218,11 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP
         self._bytes_since_index = 0
         self.index_full = False
-        self._recent.clear()
+        self._forget_recent()
         return self._offsets, self._times
+
+    def _forget_recent(self) -> None:
+        self._recent, self._less_recent = {}, {}
 
     def complete_time_index(self) -> None:
         """No more batches will come: the last entry says the largest timestamp of all."""
@@ -245,7 +250,7 @@ class Segment:
         self._offsets, self._times = self.offsets.truncated(offset), self.times.truncated(offset)
         self.transactions.truncate(offset)
         self._cuts += 1
-        self._recent.clear()
+        self._forget_recent()
         self._max_timestamp, self._offset_of_max_timestamp = self.times.last() or (NO_TIMESTAMP, self.base_offset)
         if position == 0:
             self.first_timestamp = NO_TIMESTAMP
@@ -269,6 +274,8 @@ class Segment:
         """(position, base offset, size) of the first batch that ends at or after `offset`; None past the end."""
         position = self._recent.get(offset, -1)
         if position < 0:
+            position = self._less_recent.get(offset, -1)
+        if position < 0:
             position = self.offsets.position_for(offset)
         return self._walk(position, offset, read)
 
@@ -284,8 +291,8 @@ class Segment:
                     return None  # cut by a truncation under way
             base_offset, length, last_offset_delta = _WALK.unpack_from(chunk, at)
             if base_offset + last_offset_delta >= offset:
-                return position, base_offset, length + _LENGTH_END
-            position += length + _LENGTH_END
+                return position, base_offset, length + LENGTH_END
+            position += length + LENGTH_END
         return None
 
     def headers(self, position: int, read: Read) -> Iterator[tuple[int, BatchHeader]]:
@@ -323,7 +330,7 @@ class Segment:
         """Give back the memory of a sealed segment's indexes; they are read again when needed."""
         if self.sealed:
             self._offsets = self._times = None
-            self._recent.clear()
+            self._forget_recent()
 
     def move_to(self, stage: str) -> None:
         """Rename all its files from one stage of their life to the next. On a disk thread."""

@@ -130,7 +130,7 @@ def _wrong_magic(magic: int) -> Exception:
 
 def check_crc(header: BatchHeader, buffer: Buffer, position: int = 0) -> None:
     """CorruptBatchError unless the bytes are those that were written."""
-    if crc32c(memoryview(buffer)[position + CRC_FROM : position + header.size_bytes]) != header.crc:
+    if crc32c(memoryview(buffer)[position + CRC_FROM : position + header.length + LENGTH_END]) != header.crc:
         raise CorruptBatchError(f"batch at offset {header.base_offset} fails its CRC")
 
 

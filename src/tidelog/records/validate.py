@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.errors import CorruptBatchError, InvalidRecordError
 from tidelog.records.batch import open_batch
 from tidelog.records.build import frame
-from tidelog.records.header import CODEC_MASK, HEADER_SIZE, BatchHeader, Codec, check_crc, read_header
+from tidelog.records.header import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader, Codec, check_crc, read_header
 from tidelog.records.kernel import count_null_keys
 from tidelog.types import Buffer
 
@@ -20,10 +20,11 @@ def validate(buffer: Buffer, position: int = 0, *, end: int | None = None) -> Ba
     if available < HEADER_SIZE:
         raise CorruptBatchError(f"{available} bytes are too few for a record batch")
     header = read_header(buffer, position)
-    if header.size_bytes > available:
+    if header.length + LENGTH_END > available:
         raise CorruptBatchError(f"a batch of {header.size_bytes} bytes was cut to {available}")
     check_crc(header, buffer, position)
-    header.codec  # noqa: B018  an unknown one raises
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
+        raise CorruptBatchError(f"a batch names compression {header.attributes & CODEC_MASK}, which is unknown")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidRecordError(
             f"a batch of {header.record_count} records has a last offset delta of {header.last_offset_delta}"
