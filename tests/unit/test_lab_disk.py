@@ -299,3 +299,42 @@ def test_work_of_a_killed_process_is_not_done(world: World) -> None:
         assert await host.disk.submit("k", lambda: "next life") == "next life"
 
     world.run(main())
+
+
+def test_news_of_work_comes_in_the_order_it_was_done() -> None:
+    """Within a key, also if the second piece is quick and the news of the first takes long."""
+    for seed in range(50):
+        with World(seed) as world:
+            disk = world.host("b1").disk
+            done: list[int] = []
+            heard: list[int] = []
+
+            async def main() -> None:
+                futures = []
+                for number in range(20):
+                    future = disk.submit("k", lambda number=number: done.append(number))  # type: ignore[misc] # noqa: B023
+                    future.add_done_callback(lambda _, number=number: heard.append(number))  # type: ignore[misc] # noqa: B023
+                    futures.append(future)
+                await asyncio.gather(*futures)
+
+            world.run(main())
+            assert done == list(range(20))
+            assert heard == done
+
+
+def test_work_is_done_before_there_is_news_of_what_came_before_it() -> None:
+    """Real threads do not wait for the loop: so a crash may find two pieces done that nobody has heard of."""
+    with World(1) as world:
+        disk = world.host("b1").disk
+        events: list[str] = []
+
+        async def main() -> None:
+            futures = []
+            for number in range(200):
+                future = disk.submit("k", lambda number=number: events.append(f"done {number}"))  # type: ignore[misc]
+                future.add_done_callback(lambda _, number=number: events.append(f"heard {number}"))  # type: ignore[misc]
+                futures.append(future)
+            await asyncio.gather(*futures)
+
+        world.run(main())
+    assert any(events.index(f"done {number + 1}") < events.index(f"heard {number}") for number in range(199))

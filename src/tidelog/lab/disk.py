@@ -7,10 +7,13 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from tidelog.errors import StorageError
+from tidelog.lab.doom import Doom
 from tidelog.lab.inode import Directory, Inode, Node
+from tidelog.lab.process import refuse_the_dead
 from tidelog.lab.tree import Tree, failure, inodes, last_name, parts
 from tidelog.lab.work import SimWork
 from tidelog.ports import Clock
@@ -55,9 +58,7 @@ class SimFile:
         return None if self._disk.is_cold() else self.read_at(position, size)
 
     def sync(self) -> None:
-        inode = self._opened()
-        self._disk.perhaps_fail("sync", self.path)
-        inode.sync()
+        self._disk.sync(self._opened(), self.path)
 
     def truncate(self, size: int) -> None:
         self._disk.truncate(self._opened(), self.path, size)
@@ -69,6 +70,7 @@ class SimFile:
 
     def _opened(self) -> Inode:
         if self._closed:
+            refuse_the_dead()  # whose files the kernel has closed
             raise ValueError(f"{self.path} is closed")
         return self._inode
 
@@ -101,10 +103,16 @@ class SimDisk:
         """How often bytes are not in the page cache."""
         self._clock = clock
         self._chance = chance
-        self._tree = Tree()
+        self._everything = Tree()
         self._faults: list[_Fault] = []
         self._locks: dict[str, SimLock] = {}
         self.work = SimWork(chance)
+        self.doom = Doom()
+
+    @property
+    def _tree(self) -> Tree:
+        refuse_the_dead()
+        return self._everything
 
     # Faults
 
@@ -124,7 +132,7 @@ class SimDisk:
 
     def kill(self) -> None:
         """The process died: its files, locks and work in hand are gone; what it wrote stays in the page cache."""
-        for inode in self._tree.inodes():
+        for inode in self._everything.inodes():
             for handle in list(inode.handles):
                 handle.close()
         self._locks.clear()
@@ -133,8 +141,8 @@ class SimDisk:
     def power_loss(self, chance: random.Random) -> None:
         """The page cache is gone too: what was not synced may be lost, kept or torn, names as well as bytes."""
         self.kill()
-        self._tree.root.power_loss(chance)
-        self.used_bytes = sum(len(inode.content) for inode in self._tree.inodes())
+        self._everything.root.power_loss(chance)
+        self.used_bytes = sum(len(inode.content) for inode in self._everything.inodes())
 
     # What files ask for
 
@@ -163,13 +171,21 @@ class SimDisk:
             room = max(0, self.capacity_bytes - self.used_bytes)
             self._put(inode, position, data[: max(0, size + room - position)])
             raise failure("write", path, errno.ENOSPC)
-        self._put(inode, position, data)
+        self.doom.write(len(data), lambda count: self._put(inode, position, data[:count]))
 
     def truncate(self, inode: Inode, path: str, size: int) -> None:
         self.perhaps_fail("write", path)
-        self.used_bytes += size - len(inode.content)
-        inode.truncate(size)
-        inode.modified_ms = self._clock.wall_ms()
+
+        def cut() -> None:
+            self.used_bytes += size - len(inode.content)
+            inode.truncate(size)
+            inode.modified_ms = self._clock.wall_ms()
+
+        self.doom.change(cut)
+
+    def sync(self, inode: Inode, path: str) -> None:
+        self.perhaps_fail("sync", path)
+        self.doom.change(inode.sync)
 
     def _put(self, inode: Inode, position: int, data: Buffer) -> None:
         before = len(inode.content)
@@ -183,8 +199,8 @@ class SimDisk:
         node = self._tree.find(path)
         if node is None and create:
             self.perhaps_fail("write", path)
-            node = Inode(self._clock.wall_ms())
-            self._tree.parent(path).add(last_name(path), node)
+            parent, new = self._tree.parent(path), Inode(self._clock.wall_ms())
+            self.doom.change(lambda: parent.add(last_name(path), new))
         return SimFile(self, path, self._tree.file(path))
 
     def exists(self, path: str) -> bool:
@@ -205,7 +221,7 @@ class SimDisk:
             node = directory.entries.get(name)
             if node is None:
                 node = Directory()
-                directory.add(name, node)
+                self.doom.change(partial(directory.add, name, node))
             if isinstance(node, Inode):
                 raise failure("make", path, errno.ENOTDIR)
             directory = node
@@ -228,15 +244,21 @@ class SimDisk:
             if self.exists(temporary):
                 self.remove(temporary)
             raise
-        self._tree.parent(path).sync()
+        self.doom.change(self._tree.parent(path).sync)
 
     def rename(self, source: str, target: str) -> None:
         """Across directories both are synced at once: a real file system keeps such a change whole by its journal."""
         node = self._tree.existing(source)
-        from_directory, to_directory = self._tree.parent(source), self._tree.parent(target)
         if source == target:
             return
-        self._make_way(target, node)
+        self._check_way(target, node)
+        from_directory, to_directory = self._tree.parent(source), self._tree.parent(target)
+        self.doom.change(lambda: self._move(node, from_directory, source, to_directory, target))
+
+    def _move(self, node: Node, from_directory: Directory, source: str, to_directory: Directory, target: str) -> None:
+        replaced = to_directory.entries.get(last_name(target))
+        if isinstance(replaced, Inode):
+            self._drop(replaced)
         if from_directory is to_directory:
             from_directory.rename(last_name(source), last_name(target))
         else:
@@ -249,17 +271,17 @@ class SimDisk:
                 handle.path = target + handle.path[len(source) :]
 
     def remove(self, path: str) -> None:
-        self._drop(self._tree.file(path))
-        self._tree.parent(path).remove(last_name(path))
+        self._tree.file(path)
+        self._remove(self._tree.parent(path), last_name(path))
 
     def remove_directory(self, path: str) -> None:
         self._empty(self._tree.directory(path))
-        self._tree.parent(path).remove(last_name(path))
+        self._remove(self._tree.parent(path), last_name(path))
 
     def sync_directory(self, path: str) -> None:
         directory = self._tree.directory(path)
         self.perhaps_fail("sync", path)
-        directory.sync()
+        self.doom.change(directory.sync)
 
     def free_bytes(self, path: str) -> int:
         self._tree.existing(path)
@@ -274,15 +296,15 @@ class SimDisk:
         return SimLock(self._locks, path)
 
     def submit(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
+        refuse_the_dead()
         return self.work.submit(key, work)
 
-    def _make_way(self, target: str, newcomer: Node) -> None:
+    def _check_way(self, target: str, newcomer: Node) -> None:
         """What rename(2) allows: a file replaces a file, a directory an empty directory."""
         node = self._tree.find(target)
         if isinstance(node, Inode):
             if isinstance(newcomer, Directory):
                 raise failure("rename", target, errno.ENOTDIR)
-            self._drop(node)
         elif node is not None:
             if isinstance(newcomer, Inode):
                 raise failure("rename", target, errno.EISDIR)
@@ -299,6 +321,13 @@ class SimDisk:
             node = directory.entries[name]
             if isinstance(node, Directory):
                 self._empty(node)
-            else:
+            self._remove(directory, name)
+
+    def _remove(self, directory: Directory, name: str) -> None:
+        def apply() -> None:
+            node = directory.entries[name]
+            if isinstance(node, Inode):
                 self._drop(node)
             directory.remove(name)
+
+        self.doom.change(apply)

@@ -6,6 +6,7 @@ Nothing here waits, reads a socket or starts a thread, so a run depends on its i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import heapq
 import math
@@ -16,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
-from tidelog.lab.process import PROCESS, SimProcess
+from tidelog.lab.process import PROCESS, ProcessDied, SimProcess
 from tidelog.lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -54,10 +55,35 @@ class SimTask(asyncio.Task[T]):
     ) -> None:
         self.number = loop.next_number()
         self.process = PROCESS.get() if context is None else context.get(PROCESS)
+        self.program = coro
+        if self.process is not None and isinstance(coro, types.CoroutineType):
+            coro = _until_death(coro, self.process)
         super().__init__(coro, loop=loop, name=name or f"task-{self.number}", context=context)
 
     def __hash__(self) -> int:
         return self.number
+
+    def discard(self) -> None:
+        """The run is over: let go of what it was doing."""
+        self._log_destroy_pending = False
+        for coro in (self.program, self.get_coro()):
+            with contextlib.suppress(Exception):
+                coro.close()
+
+
+async def _until_death(program: Coroutine[Any, Any, T], process: SimProcess) -> T:
+    """The task in which its process dies does not end by that, whatever comes out: it stands still like all others."""
+    try:
+        result = await program
+    except GeneratorExit:
+        raise
+    except BaseException:
+        if not process.dead:
+            raise
+    else:
+        if not process.dead:
+            return result
+    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
 
 class SimFuture(asyncio.Future[T]):
@@ -155,6 +181,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         cause = context.get("exception")
+        if isinstance(cause, ProcessDied):
+            return
         source = context.get("task") or context.get("future") or context.get("handle") or ""
         self.fail(f"{context.get('message')}: {cause!r} {source}", cause)
 
@@ -259,10 +287,10 @@ class SimLoop(asyncio.BaseEventLoop):
         raise SimulationError("the simulator starts no operating system processes")
 
 
-def _place(task: asyncio.Task[Any]) -> str:
+def _place(task: SimTask[Any]) -> str:
     """The chain of awaits, down to where it waits."""
     places = []
-    coro: Any = task.get_coro()
+    coro: Any = task.program
     while isinstance(coro, types.CoroutineType) and coro.cr_frame is not None:
         places.append(f"{coro.cr_code.co_qualname}:{coro.cr_frame.f_lineno}")
         coro = coro.cr_await

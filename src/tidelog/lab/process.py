@@ -10,10 +10,17 @@ import asyncio
 from contextvars import Context, ContextVar
 
 
+class ProcessDied(BaseException):
+    """Leaves code whose process is dead: it died in the midst of this call, or its remains came to the disk again."""
+
+
 class SimProcess:
     """One life of a program on a host: from its start to its end, its kill, or the loss of power.
 
-    Once dead none of its code runs again, not even a `finally`, as after SIGKILL.
+    Once dead none of its code runs again, not even a `finally`, as after SIGKILL. The exception is what stands
+    between a call in which it died (`SimHost.die_at`) and the loop: Python has to leave that by ProcessDied, so
+    `finally` and `except BaseException` blocks there do run, up to their next await. They change nothing that
+    outlives the process: the disk and the network answer the dead with ProcessDied, and nobody hears of a result.
     """
 
     def __init__(self, host: str, number: int) -> None:
@@ -38,4 +45,13 @@ def current_process() -> SimProcess:
     process = PROCESS.get()
     if process is None:
         raise RuntimeError("this code runs on no simulated host; start it with world.host(NAME).start(...)")
+    if process.dead:
+        raise ProcessDied(process.name)
     return process
+
+
+def refuse_the_dead() -> None:
+    """For what a process may ask of the machine. Code of the lab itself, in no process, may always ask."""
+    process = PROCESS.get()
+    if process is not None and process.dead:
+        raise ProcessDied(process.name)

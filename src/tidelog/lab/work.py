@@ -22,7 +22,8 @@ class _Job(NamedTuple):
 class SimWork:
     """Work by key, in order within a key and in any order across keys, each piece after a delay of its own.
 
-    Done and known to be done are two moments, as with real threads: a crash may come in between.
+    Done and known to be done are two moments, as with real threads: a crash may come in between, and so may
+    the next piece of the same key. The news of both comes in the order they were done.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -30,6 +31,8 @@ class SimWork:
         """How long a piece takes: between these two."""
         self._chance = chance
         self._queues: dict[str, deque[_Job]] = {}
+        self._last_delivery: dict[str, float] = {}
+        """When the news of the last piece of a key is due."""
 
     def submit(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -42,6 +45,7 @@ class SimWork:
     def drop(self) -> None:
         """Forget what is not done: its process is dead."""
         self._queues = {}
+        self._last_delivery = {}
 
     def _schedule(self, key: str, queue: deque[_Job]) -> None:
         shortest_ms, longest_ms = self.delay_ms
@@ -60,7 +64,12 @@ class SimWork:
             failure = RuntimeError(f"disk work raised {stop!r}")
         except Exception as raised:
             failure = raised
-        asyncio.get_running_loop().call_later(delay_s * _DELIVERY_SHARE, _deliver, job.future, result, failure)
+        if self._queues.get(key) is not queue:
+            return  # its process died in the midst of it
+        loop = asyncio.get_running_loop()
+        due = max(loop.time() + delay_s * _DELIVERY_SHARE, self._last_delivery.get(key, 0.0))
+        self._last_delivery[key] = due
+        loop.call_at(due, _deliver, job.future, result, failure)
         queue.popleft()
         if queue:
             self._schedule(key, queue)

@@ -16,7 +16,7 @@ import random
 from collections.abc import Coroutine, Iterator
 from contextvars import Context
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tidelog.lab.chance import stream
 from tidelog.lab.clock import SimClock
@@ -43,6 +43,8 @@ class SimHost:
         self.process: SimProcess | None = None
         self._world = world
         self._lives = 0
+        self._last_end = ""
+        self._waiting_for_end: list[asyncio.Future[None]] = []
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin a process with this. If it fails the run fails; its end or its kill makes room for the next."""
@@ -64,9 +66,30 @@ class SimHost:
 
     def power_loss(self) -> None:
         """The machine goes dark: what was not synced may be lost or torn, and nobody is told. `start` boots it."""
+        self._lose_power(self._world.chance_for(f"power loss {self.name} {self._lives}"))
+
+    def _lose_power(self, chance: random.Random) -> None:
         self._end("power loss", silently=True)
         self._world.network.host_down(self.name)
-        self.disk.power_loss(self._world.chance_for(f"power loss {self.name} {self._lives}"))
+        self.disk.power_loss(chance)
+
+    def die_at(self, change: int, how: Literal["kill", "power loss"] = "kill") -> None:
+        """`kill` or `power_loss` within a change to the disk: the next is 1, from now on or from the next start.
+
+        Every write, truncation, sync, new name, rename and removal counts, in disk work and on the loop alike, and
+        each step of `write_file`. Chance decides whether the change itself is still done, a write perhaps in part.
+        If the process ends before, by itself or otherwise, that was it. See SimProcess for what runs after it.
+        """
+        chance = self._world.chance_for(f"death {self.name} {self._lives} {change}")
+        self.disk.doom.set(change, chance, self.kill if how == "kill" else lambda: self._lose_power(chance))
+
+    async def ended(self) -> str:
+        """Wait until no process is left here, and tell how the last one went: exit, kill or power loss."""
+        while self.process is not None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting_for_end.append(future)
+            await future
+        return self._last_end
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections and sees nothing, until `thaw` lets it catch up."""
@@ -85,10 +108,16 @@ class SimHost:
         process, self.process = self.process, None
         if process is None:
             return
+        self._last_end = how
         process.dead = True
         self._world.bury(process)
         self._world.network.process_died(process, silently=silently)
         self.disk.kill()
+        self.disk.doom.lift()
+        for future in self._waiting_for_end:
+            if not future.done():
+                future.set_result(None)
+        self._waiting_for_end.clear()
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         """The main coroutine is over, so the process exits: what it left running stops as at a kill."""
@@ -136,9 +165,7 @@ class World:
             if host.process is not None:
                 host.kill()
         for task in self._buried + _tasks_of(self.loop, None):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with contextlib.suppress(Exception):
-                task.get_coro().close()
+            task.discard()
         self.loop.close()
 
     def __enter__(self) -> World:
