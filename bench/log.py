@@ -150,7 +150,7 @@ Costs = tuple[float, float]
 
 
 def _costs_in_turns(prepare: Callable[[str, int], Awaitable[Log]], *sizes: int, rounds: int = 9) -> list[Costs]:
-    """Median costs of append and read for each size: a process each, asked in turns, so that all meet the same noise."""
+    """Median costs of append and read for each size: a process each, asked in turns, so that all meet one noise."""
     spawn = multiprocessing.get_context("spawn")
     with scratch() as directory:
         workers = []
