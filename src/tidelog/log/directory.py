@@ -96,6 +96,8 @@ class LogDirectory:
         self.last_broker_epoch = mark.broker_epoch if mark is not None else None
         # Loading changes files: if it is cut short, the next start has to check them, as after any other crash.
         await disk.submit(path, lambda: remove_clean_shutdown(disk, path))
+        # The directories of new partitions too: who made them may have been killed before they were synced.
+        await disk.submit(path, lambda: disk.sync_directory(path))
         points, starts, marks, self.cleaner_offsets = await disk.submit(
             path, lambda: [read_offset_checkpoint(disk, os.path.join(path, name)) for name in _CHECKPOINTS]
         )
@@ -265,6 +267,8 @@ def _make_durably(disk: Disk, path: str) -> None:
     while path and not disk.exists(path):
         missing.append(path)
         path = os.path.dirname(path)
+    if path:
+        disk.sync_directory(os.path.dirname(path))  # whoever made it may have died before this
     for directory in reversed(missing):
         disk.make_directory(directory)
         disk.sync_directory(os.path.dirname(directory))

@@ -16,6 +16,7 @@ from tidelog.log.leftovers import remove_orphans, tidy
 from tidelog.log.producer_snapshot import ProducerSnapshots
 from tidelog.log.producers import Producers
 from tidelog.log.recovery import first_unchecked, load_producers, recover
+from tidelog.log.replay import batches_between
 from tidelog.log.segment import Segment
 from tidelog.log.segments import Segments
 from tidelog.log.transaction_index import CorruptIndexError
@@ -90,12 +91,31 @@ def load(
         )
     for segment in segments[:-1]:
         segment.sealed = True
+    epochs = _with_forgotten(epochs, Segments(segments), log_start_offset, log_end_offset)
     stale = epochs.truncate_from_end(log_end_offset)
     stale = epochs.truncate_from_start(log_start_offset) or stale
     if stale or not clean or damaged is not None:
         write_epoch_checkpoint(disk, epochs_path, epochs.entries)
     checked = log_end_offset if clean else min(recovery_point, log_end_offset)
     return LoadedLog(Segments(segments), epochs, producers, snapshots, log_start_offset, log_end_offset, checked)
+
+
+def _with_forgotten(epochs: LeaderEpochCache, segments: Segments, start: Offset, end: Offset) -> LeaderEpochCache:
+    """The file is cut as the log start moves, which itself is written down later: after a crash in between, records
+    are there again whose terms the file does not know. They are learnt from the batches before the first that it does.
+    """
+    known = [entry for entry in epochs.entries if entry.start_offset < end]
+    first_known = known[0].start_offset if known else end
+    if first_known <= start:
+        return epochs
+    learnt = LeaderEpochCache()
+    for _, _, header in batches_between(segments, segments[0].base_offset, first_known):
+        if header.partition_leader_epoch > learnt.latest_epoch:
+            learnt.assign(header.partition_leader_epoch, header.base_offset)
+    for epoch, start_offset in epochs.entries:
+        if epoch > learnt.latest_epoch:
+            learnt.assign(epoch, start_offset)
+    return learnt
 
 
 def _find_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:

@@ -38,7 +38,7 @@ def note_producer(
 
 def replay(producers: Producers, segments: Segments, start: Offset, end: Offset) -> None:
     """Note all batches from `start` up to `end`. On a disk thread: it reads the log."""
-    for segment, position, header in _batches(segments, start, end):
+    for segment, position, header in batches_between(segments, start, end):
         if header.producer_id >= 0:
             source = segment.file.read_at(position, header.size_bytes) if header.is_control else b""
             note_producer(producers, header, source, 0, None)
@@ -46,10 +46,11 @@ def replay(producers: Producers, segments: Segments, start: Offset, end: Offset)
 
 def has_control_batch(segments: Segments, start: Offset, end: Offset) -> bool:
     """Whether any batch from `start` up to `end` ends a transaction. On a disk thread."""
-    return any(header.is_control for _, _, header in _batches(segments, start, end))
+    return any(header.is_control for _, _, header in batches_between(segments, start, end))
 
 
-def _batches(segments: Segments, start: Offset, end: Offset) -> Iterator[tuple[Segment, int, BatchHeader]]:
+def batches_between(segments: Segments, start: Offset, end: Offset) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """(segment, position, header) of the batches that begin in [start, end). On a disk thread."""
     if start >= end:
         return
     for place in range(segments.place_of(start), len(segments)):

@@ -70,10 +70,11 @@ async def _cut_end(log: Log, offset: Offset) -> None:
         log.snapshots.remove_after(end)
         for segment in reversed(dropped):
             segment.remove()
+        # Before the cut is on the device: segments that came back behind it would be taken for the log's end.
+        log.disk.sync_directory(log.directory)
         last.truncate(end, position)
         last.resume()
         last.save(sync=True)()
-        log.disk.sync_directory(log.directory)
         write_epochs()
 
     await log.work.run(cut)
