@@ -15,6 +15,8 @@ from typing import Self
 from tidelog.ports import Disk
 from tidelog.types import Buffer, Offset
 
+_OFFSET_ENTRY = struct.Struct(">ii")
+
 
 class Index:
     """Entries of one fixed size, appended in order; `written` of their bytes are already in the file."""
@@ -72,14 +74,17 @@ class OffsetIndex(Index):
 
     __slots__ = ("_base_offset",)
 
-    entry = struct.Struct(">ii")
+    entry = _OFFSET_ENTRY
 
     def __init__(self, path: str, base_offset: Offset, limit_bytes: int, data: Buffer = b"") -> None:
         super().__init__(path, limit_bytes, data)
         self._base_offset = base_offset
 
-    def append(self, last_offset: Offset, position: int) -> None:
-        self._data += self.entry.pack(last_offset - self._base_offset, position)
+    def append(self, last_offset: Offset, position: int) -> bool:
+        """True if it is full with this entry."""
+        data = self._data
+        data += _OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
+        return len(data) > self._full_above_bytes
 
     def position_for(self, offset: Offset) -> int:
         """A position at or before the batch that holds `offset`, never past it."""
@@ -119,11 +124,12 @@ class TimeIndex(Index):
     def _last_key(self) -> int:
         return self.key(len(self) - 1) if len(self) else -1
 
-    def append(self, timestamp: int, offset: Offset) -> None:
-        """A no-op unless the timestamp is larger than the last: equal or older ones say nothing new."""
+    def append(self, timestamp: int, offset: Offset) -> bool:
+        """True if it is full then. A no-op unless the timestamp is larger than the last: others say nothing new."""
         if timestamp > self._largest:
             self._data += self.entry.pack(timestamp, offset - self._base_offset)
             self._largest = timestamp
+        return len(self._data) > self._full_above_bytes
 
     def __getitem__(self, slot: int) -> tuple[int, Offset]:
         timestamp, relative = self.entry.unpack_from(self._data, slot * self.entry.size)

@@ -198,11 +198,9 @@ class Segment:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = last_offset
         if self._bytes_since_index > self._config.index_interval_bytes:
-            offsets, times = self.offsets, self.times
-            offsets.append(last_offset, position)
-            times.append(self._max_timestamp, self._offset_of_max_timestamp)
+            full = self.offsets.append(last_offset, position)
+            self.index_full = self.times.append(self._max_timestamp, self._offset_of_max_timestamp) or full
             self._bytes_since_index = 0
-            self.index_full = offsets.full or times.full
         self._bytes_since_index += header.length + LENGTH_END
         recent = self._recent
         recent[base_offset] = position

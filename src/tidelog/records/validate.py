@@ -9,6 +9,8 @@ from tidelog.records.header import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHea
 from tidelog.records.kernel import count_null_keys
 from tidelog.types import Buffer
 
+_LAST_CODEC = int(Codec.ZSTD)
+
 
 def validate(buffer: Buffer, position: int = 0, *, end: int | None = None) -> BatchHeader:
     """The header of a batch that may be appended: all that can be checked without touching its records.
@@ -20,10 +22,11 @@ def validate(buffer: Buffer, position: int = 0, *, end: int | None = None) -> Ba
     if available < HEADER_SIZE:
         raise CorruptBatchError(f"{available} bytes are too few for a record batch")
     header = read_header(buffer, position)
-    if header.length + LENGTH_END > available:
-        raise CorruptBatchError(f"a batch of {header.size_bytes} bytes was cut to {available}")
+    size = header.length + LENGTH_END
+    if size > available:
+        raise CorruptBatchError(f"a batch of {size} bytes was cut to {available}")
     check_crc(header, buffer, position)
-    if header.attributes & CODEC_MASK > Codec.ZSTD:
+    if header.attributes & CODEC_MASK > _LAST_CODEC:
         raise CorruptBatchError(f"a batch names compression {header.attributes & CODEC_MASK}, which is unknown")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidRecordError(
