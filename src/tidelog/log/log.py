@@ -183,11 +183,16 @@ class Log:
                 self._check_marker(batch, header, origin)
             elif (known := self.producers.check(header, base_offset, origin)) is not None:
                 return Appended(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
-        place = (base_offset, header.length, leader_epoch)
-        buffers = (_PLACE.pack(*place), memoryview(batch)[_PLACE.size :])
-        placed: BatchHeader = tuple.__new__(BatchHeader, place + header[3:])
-        self._write([placed], buffers, size, batch)
-        return Appended(base_offset, self.log_end_offset - 1, header.max_timestamp)
+        buffers = (_PLACE.pack(base_offset, header.length, leader_epoch), memoryview(batch)[_PLACE.size :])
+        last_offset = base_offset + header.last_offset_delta
+        try:
+            segment = self._segment_for(header, last_offset, size)
+            position = segment.write(buffers, size)
+            self._note(segment, header, base_offset, leader_epoch, position, batch, 0)
+        except (StorageError, FileNotFoundError) as failure:
+            raise self._failed_by(failure) from failure
+        self.log_end_offset = last_offset + 1
+        return Appended(base_offset, last_offset, header.max_timestamp)
 
     def append_as_follower(self, buffer: Buffer) -> int:
         """Take over batches with the offsets and epochs their leader gave them; how many bytes were whole batches.
@@ -208,33 +213,53 @@ class Log:
             size = position + header.size_bytes
             expected = header.next_offset
         if batches:
-            self._write(batches, (memoryview(buffer)[:size],), size, buffer)
+            self._copy(batches, memoryview(buffer)[:size])
         return size
 
-    def _write(self, batches: list[BatchHeader], buffers: tuple[Buffer, ...], size: int, source: Buffer) -> None:
+    def _copy(self, batches: list[BatchHeader], buffer: memoryview) -> None:
+        try:
+            segment = self._segment_for(batches[0], batches[-1].last_offset, len(buffer))
+            position = start = segment.write((buffer,), len(buffer))
+            for header in batches:
+                epoch = header.partition_leader_epoch
+                self._note(segment, header, header.base_offset, epoch, position, buffer, position - start)
+                position += header.length + LENGTH_END
+        except (StorageError, FileNotFoundError) as failure:
+            raise self._failed_by(failure) from failure
+        self.log_end_offset = batches[-1].next_offset
+
+    def _segment_for(self, first: BatchHeader, last_offset: Offset, size: int) -> Segment:
+        """Where to write next: the active segment, or a new one if it is time for that."""
         assert not self.being_cut, f"append to {self.partition} while its end is being cut"
         if self.failed is not None:
             raise StorageError(f"{self.partition} is offline: {self.failed}")
-        try:
-            segment = self.segments.active
-            if self._must_roll(segment, batches[0], batches[-1], size):
-                segment = self.roll(batches[-1].last_offset)
-            segment.append(batches, buffers, size)
-            position = 0
-            for header in batches:
-                if header.partition_leader_epoch != self.epochs.latest_epoch:
-                    self._note_epoch(header.partition_leader_epoch, header.base_offset)
-                if header.producer_id >= 0:
-                    note_producer(self.producers, header, source, position, segment.transactions)
-                position += header.length + LENGTH_END
-        except StorageError as failure:
+        segment = self.segments.active
+        return self.roll(last_offset) if self._must_roll(segment, first, last_offset, size) else segment
+
+    def _note(
+        self,
+        segment: Segment,
+        header: BatchHeader,
+        base_offset: Offset,
+        leader_epoch: Epoch,
+        position: int,
+        source: Buffer,
+        at: int,
+    ) -> None:
+        """What a batch means for everything that is derived from the log; it was written at `position`."""
+        segment.note(header, base_offset, position)
+        if leader_epoch != self.epochs.latest_epoch:
+            self._note_epoch(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            note_producer(self.producers, header, base_offset, source, at, segment.transactions)
+
+    def _failed_by(self, failure: StorageError | FileNotFoundError) -> StorageError:
+        """Told to the owner, unless it is an old story."""
+        if isinstance(failure, FileNotFoundError):
+            failure = StorageError(f"the directory of {self.partition} is gone: {failure}")
+        if self.failed is None:
             self._fail(failure)
-            raise
-        except FileNotFoundError as missing:
-            gone = StorageError(f"the directory of {self.partition} is gone: {missing}")
-            self._fail(gone)
-            raise gone from missing
-        self.log_end_offset = header.base_offset + header.last_offset_delta + 1
+        return failure
 
     def _check_marker(self, batch: Buffer, header: BatchHeader, origin: AppendOrigin) -> None:
         marker = read_marker(batch, header)
@@ -258,8 +283,8 @@ class Log:
 
     # Roll and flush
 
-    def _must_roll(self, segment: Segment, first: BatchHeader, last: BatchHeader, size: int) -> bool:
-        if last.base_offset + last.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET:
+    def _must_roll(self, segment: Segment, first: BatchHeader, last_offset: Offset, size: int) -> bool:
+        if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if segment.size == 0:
             return False

@@ -100,16 +100,15 @@ def load_producers(
     marker is met again.
     """
     producers = Producers(config.producer_id_expiration_ms)
-    everything = Segments(segments)
     newest = snapshots.load_latest(log_start_offset, end_offset)
-    if newest is not None and segments and has_control_batch(everything, high_watermark, newest[0]):
+    if newest is not None and segments and has_control_batch(Segments(segments), high_watermark, newest[0]):
         newest = snapshots.load_latest(log_start_offset, high_watermark)
     start = log_start_offset
     if newest is not None:
         start, entries = newest
         producers.load(entries, now_ms)
     if segments:
-        replay(producers, everything, start, end_offset)
+        replay(producers, Segments(segments), start, end_offset)
     return producers
 
 
@@ -153,9 +152,9 @@ def _note(
     chunk: Buffer,
     at: int,
 ) -> None:
-    segment.note(header, position)
+    segment.note(header, header.base_offset, position)
     epoch = header.partition_leader_epoch
     if epoch > epochs.latest_epoch:
         epochs.assign(epoch, header.base_offset)
     if header.producer_id >= 0:
-        note_producer(producers, header, chunk, at, segment.transactions)
+        note_producer(producers, header, header.base_offset, chunk, at, segment.transactions)

@@ -19,19 +19,20 @@ from tidelog.types import Buffer, Offset
 def note_producer(
     producers: Producers,
     header: BatchHeader,
+    base_offset: Offset,
     source: Buffer,
     position: int,
     transactions: TransactionIndex | None,
 ) -> None:
     """What one batch means for its producer; an aborted transaction is added to `transactions`, if given."""
     if not header.is_control:
-        producers.append(header, header.base_offset)
+        producers.append(header, base_offset)
         return
     marker = read_marker(source, header, position)
     if marker is None:
         return
     aborted = marker.control_type is ControlType.ABORT
-    done = producers.append_marker(header, header.base_offset, marker.coordinator_epoch, aborted)
+    done = producers.append_marker(header, base_offset, marker.coordinator_epoch, aborted)
     if done is not None and done.aborted and transactions is not None:
         transactions.append(AbortedTxn(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset))
 
@@ -41,7 +42,7 @@ def replay(producers: Producers, segments: Segments, start: Offset, end: Offset)
     for segment, position, header in batches_between(segments, start, end):
         if header.producer_id >= 0:
             source = segment.file.read_at(position, header.size_bytes) if header.is_control else b""
-            note_producer(producers, header, source, 0, None)
+            note_producer(producers, header, header.base_offset, source, 0, None)
 
 
 def has_control_batch(segments: Segments, start: Offset, end: Offset) -> bool:

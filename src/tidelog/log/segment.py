@@ -123,7 +123,7 @@ class Segment:
         """From the batches, which are trusted; for a sealed segment, or one that is just being opened."""
         offsets, times = self.reset_indexes()
         for position, header in self.headers(0, self.file.read_at):
-            self.note(header, position)
+            self.note(header, header.base_offset, position)
         self.complete_time_index()
         self.save(sync=False)()
         return offsets, times
@@ -176,6 +176,13 @@ class Segment:
 
     def append(self, batches: Sequence[BatchHeader], buffers: Sequence[Buffer], size: int) -> None:
         """Batches that follow each other, in one gathered write. On failure the segment is as it was."""
+        position = self.write(buffers, size)
+        for header in batches:
+            self.note(header, header.base_offset, position)
+            position += header.length + LENGTH_END
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> int:
+        """Bytes at the end, and where that was; each batch in them is then to be noted."""
         position = self.size
         try:
             self.file.write_at(position, buffers)
@@ -183,14 +190,15 @@ class Segment:
             # The torn bytes are past `size` and so invisible; cut them so that no reader of the file meets them.
             self.file.truncate(position)
             raise
-        for header in batches:
-            self.note(header, position)
-            position += header.length + LENGTH_END
-        self.size = position
+        self.size = position + size
+        return position
 
-    def note(self, header: BatchHeader, position: int) -> None:
-        """Take a batch that stands at `position` into the indexes: at append, and when they are made anew."""
-        base_offset, max_timestamp = header.base_offset, header.max_timestamp
+    def note(self, header: BatchHeader, base_offset: Offset, position: int) -> None:
+        """Take a batch that stands at `position` into the indexes: at append, and when they are made anew.
+
+        Its base offset comes beside it, because a leader gives the batch another one than its producer did.
+        """
+        max_timestamp = header.max_timestamp
         last_offset = base_offset + header.last_offset_delta
         if self.first_timestamp < 0:
             self.first_timestamp = max_timestamp

@@ -14,6 +14,7 @@ class Segments:
 
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments
+        self.active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
 
     def __iter__(self) -> Iterator[Segment]:
@@ -24,10 +25,6 @@ class Segments:
 
     def __getitem__(self, place: int) -> Segment:
         return self._segments[place]
-
-    @property
-    def active(self) -> Segment:
-        return self._segments[-1]
 
     @property
     def sealed(self) -> list[Segment]:
@@ -52,6 +49,7 @@ class Segments:
     def add(self, segment: Segment) -> None:
         assert not self._bases or segment.base_offset > self._bases[-1]
         self._segments.append(segment)
+        self.active = segment
         self._bases.append(segment.base_offset)
 
     def replace(self, start: int, stop: int, new: list[Segment]) -> list[Segment]:
@@ -59,4 +57,5 @@ class Segments:
         old = self._segments[start:stop]
         self._segments = self._segments[:start] + new + self._segments[stop:]
         self._bases = [segment.base_offset for segment in self._segments]
+        self.active = self._segments[-1]
         return old
