@@ -6,6 +6,7 @@ All of it runs on a disk thread, before anybody else sees the log.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import NamedTuple
 
 from tidelog.log import names
@@ -47,10 +48,6 @@ def load(
     high_watermark: Offset,
 ) -> LoadedLog:
     """Without `clean`, everything from the recovery point on is checked batch by batch."""
-    if not disk.exists(directory):
-        disk.make_directory(directory)
-        disk.sync_directory(os.path.dirname(directory))
-    tidy(disk, directory, config)
     now_ms = clock.wall_ms()
     segments = _find_segments(disk, directory, config, now_ms)
     if segments:
@@ -58,46 +55,51 @@ def load(
     epochs_path = os.path.join(directory, names.LEADER_EPOCHS)
     epochs = LeaderEpochCache(read_epoch_checkpoint(disk, epochs_path))
     snapshots = ProducerSnapshots(disk, directory)
-
+    producers_at = partial(
+        load_producers, snapshots=snapshots, config=config, high_watermark=high_watermark, now_ms=now_ms
+    )
     producers: Producers | None = None
+
     damaged = _first_bad_transaction_index(disk, segments)
-    if segments and (damaged is not None or not clean):
+    untouched = clean and damaged is None
+    if segments and not untouched:
         synced_offset = max(recovery_point, segments[-1].base_offset) if clean else recovery_point
-        trusted = first_unchecked(segments, synced_offset, snapshots)
+        first = first_unchecked(segments, synced_offset, snapshots)
         if damaged is not None:
-            trusted = min(trusted, segments.index(damaged))
-        base_offset = segments[trusted].base_offset
-        producers = load_producers(
-            segments[:trusted], snapshots, config, log_start_offset, base_offset, high_watermark, now_ms
-        )
-        segments = recover(segments, trusted, synced_offset, epochs, producers, snapshots)
+            first = min(first, segments.index(damaged))
+        base_offset = segments[first].base_offset
+        producers = producers_at(segments[:first], log_start_offset=log_start_offset, end_offset=base_offset)
+        segments = recover(segments, first, synced_offset, epochs, producers, snapshots)
     elif segments:
         segments[-1].resume()
 
-    if segments:
-        log_end_offset = segments[-1].find_end()
-    if not segments or log_end_offset < log_start_offset:
+    log_end_offset = segments[-1].find_end() if segments else -1
+    if log_end_offset < log_start_offset:
         # The log start is a fact about what was deleted: records below it must not come back.
-        for segment in segments:
-            segment.remove()
-        segments = [Segment.new(disk, directory, log_start_offset, config, now_ms)]
+        segments, producers = _start_anew(disk, directory, config, segments, log_start_offset, now_ms), None
         log_end_offset = log_start_offset
-        producers = None
+    for segment in segments[:-1]:
+        segment.sealed = True
     snapshots.remove_after(log_end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
     if producers is None:
-        producers = load_producers(
-            segments, snapshots, config, log_start_offset, log_end_offset, high_watermark, now_ms
-        )
-    for segment in segments[:-1]:
-        segment.sealed = True
-    epochs = _with_forgotten(epochs, Segments(segments), log_start_offset, log_end_offset)
+        producers = producers_at(segments, log_start_offset=log_start_offset, end_offset=log_end_offset)
+    if not untouched:
+        epochs = _with_forgotten(epochs, Segments(segments), log_start_offset, log_end_offset)
     stale = epochs.truncate_from_end(log_end_offset)
     stale = epochs.truncate_from_start(log_start_offset) or stale
-    if stale or not clean or damaged is not None:
+    if stale or not untouched:
         write_epoch_checkpoint(disk, epochs_path, epochs.entries)
     checked = log_end_offset if clean else min(recovery_point, log_end_offset)
     return LoadedLog(Segments(segments), epochs, producers, snapshots, log_start_offset, log_end_offset, checked)
+
+
+def _start_anew(
+    disk: Disk, directory: str, config: LogConfig, segments: list[Segment], offset: Offset, now_ms: int
+) -> list[Segment]:
+    for segment in segments:
+        segment.remove()
+    return [Segment.new(disk, directory, offset, config, now_ms)]
 
 
 def _with_forgotten(epochs: LeaderEpochCache, segments: Segments, start: Offset, end: Offset) -> LeaderEpochCache:
@@ -119,7 +121,11 @@ def _with_forgotten(epochs: LeaderEpochCache, segments: Segments, start: Offset,
 
 
 def _find_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
-    """The segments by their .log files. Their indexes are not read before they are needed."""
+    """The segments by their .log files, of a tidied directory. Their indexes are not read before they are needed."""
+    if not disk.exists(directory):
+        disk.make_directory(directory)
+        disk.sync_directory(os.path.dirname(directory))
+    tidy(disk, directory, config)
     segments: list[Segment] = []
     for name in disk.list(directory):
         base_offset = names.base_offset_of(name)
