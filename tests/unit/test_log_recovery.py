@@ -277,3 +277,15 @@ def test_a_gap_wider_than_an_index_can_say_starts_a_segment_of_its_own(disk: Dis
         assert await values(await open_log(disk, directory, clean=True)) == [b"near", b"far"]
 
     asyncio.run(scenario())
+
+
+def test_the_producer_of_a_batch_that_the_log_starts_inside_is_still_known(disk: Disk, directory: str):
+    async def scenario() -> None:
+        log = await open_log(disk, directory, ONE_SEGMENT)
+        log.append_as_leader(idempotent(0, 3), 0)
+        await log.flush()
+        again = await open_log(disk, directory, ONE_SEGMENT, clean=True, log_start_offset=2)
+        assert again.producers.states[7].last_sequence == 2
+        assert again.append_as_leader(idempotent(0, 3), 0).duplicate
+
+    asyncio.run(scenario())

@@ -51,7 +51,10 @@ def has_control_batch(segments: Segments, start: Offset, end: Offset) -> bool:
 
 
 def batches_between(segments: Segments, start: Offset, end: Offset) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """(segment, position, header) of the batches that begin in [start, end). On a disk thread."""
+    """(segment, position, header) of the batches from the one that holds `start`, up to `end`. On a disk thread.
+
+    The first may begin before `start`, where the log was cut inside a batch; it is still there, and counts.
+    """
     if start >= end:
         return
     for place in range(segments.place_of(start), len(segments)):
@@ -63,5 +66,4 @@ def batches_between(segments: Segments, start: Offset, end: Offset) -> Iterator[
         for position, header in segment.headers(found[0], read):
             if header.base_offset >= end:
                 return
-            if header.base_offset >= start:
-                yield segment, position, header
+            yield segment, position, header
