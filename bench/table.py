@@ -43,11 +43,6 @@ def alternate(ours: Callable[[], object], peer: Callable[[], object], rounds: in
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 
 
-def median_seconds(work: Callable[[], object], rounds: int = 7) -> float:
-    work()
-    return statistics.median(seconds(work) for _ in range(rounds))
-
-
 def markdown(rows: list[Row]) -> str:
     lines = ["| what | tidelog | peer | ratio | bar | |", "|---|---|---|---|---|---|"]
     lines += [

@@ -7,7 +7,7 @@ simulator can own it. The real homes are in `tidelog.host`, the simulated ones i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from tidelog.types import Buffer
@@ -140,7 +140,3 @@ class Ports(Protocol):
     def random(self) -> Random: ...
     @property
     def disk(self) -> Disk: ...
-
-
-def total_size(buffers: Iterable[Buffer]) -> int:
-    return sum(map(len, buffers))
