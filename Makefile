@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 COMPILED_SOURCES := $(wildcard src/tidelog/records/*.py src/tidelog/records/*.pxd) \
+	src/tidelog/net/buffers.py \
 	src/tidelog/wire/decoder.py src/tidelog/wire/encoder.py src/tidelog/wire/capi.pxd
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check conformance bench lock peers clean
+.PHONY: help setup run up test test-all check conformance bench lock peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -21,8 +22,11 @@ $(STAMP): requirements.lock pyproject.toml setup.py $(COMPILED_SOURCES)
 	$(BIN)/python tools/check_compiled.py
 	touch $@
 
-run: setup ## a partition on disk: write a million records, read, compact, crash, recover
-	$(BIN)/python examples/log_tour.py
+run: setup ## a broker: a topic, a million records in and out, kill -9, recovery, all there
+	$(BIN)/python examples/broker_tour.py
+
+up: setup ## a broker on 127.0.0.1:9092, until Ctrl-C; its data stays in tidelog-data
+	$(BIN)/tidelog up
 
 test: setup ## the tests that need nothing but Python
 	$(BIN)/python -m pytest -m "not jvm and not long" tests/unit tests/property tests/sim

@@ -1,6 +1,7 @@
 """`make bench`: all tables, or the named ones (`python -m bench wire records`).
 
-Markdown on stdout, JSON in bench/results.
+Markdown on stdout, JSON in bench/results. A table may have `settings()`, which are told with it, and `quick_rows()`,
+which --quick takes instead: a smoke run that judges nothing.
 """
 
 from __future__ import annotations
@@ -16,31 +17,46 @@ from pathlib import Path
 
 from bench.table import Row, markdown
 
-TABLES = ["wire", "records", "log"]
+TABLES = ["wire", "records", "log", "broker"]
+QUICK_TABLES = ["broker"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("tables", nargs="*", default=TABLES, help=f"which of {', '.join(TABLES)}; all if none is named")
-    names = parser.parse_args().tables
-    results: dict[str, list[Row]] = {}
-    for name in names:
-        rows: list[Row] = importlib.import_module(f"bench.{name}").rows()
-        results[name] = rows
-        print(f"\n## {name}\n\n{markdown(rows)}", flush=True)
-    _write(results)
-    missed = [row.what for rows in results.values() for row in rows if not row.met]
+    parser.add_argument("--quick", action="store_true", help=f"a smoke run of {', '.join(QUICK_TABLES)}")
+    given = parser.parse_args()
+    if given.quick:
+        return _quick()
+    missed = [row.what for name in given.tables for row in _measure(name, "rows", name) if not row.met]
     print(f"\n{len(missed)} bars missed" + "".join(f"\n- {what}" for what in missed))
     return 1 if missed else 0
 
 
-def _write(results: dict[str, list[Row]]) -> None:
+def _quick() -> int:
+    for name in QUICK_TABLES:
+        _measure(name, "quick_rows", f"{name}-quick")
+    return 0
+
+
+def _measure(name: str, function: str, title: str) -> list[Row]:
+    module = importlib.import_module(f"bench.{name}")
+    settings: dict[str, str] = module.settings() if hasattr(module, "settings") else {}
+    rows: list[Row] = getattr(module, function)()
+    told = "".join(f"- {what}: {text}\n" for what, text in settings.items())
+    print(f"\n## {title}\n\n{told}\n{markdown(rows)}" if told else f"\n## {title}\n\n{markdown(rows)}", flush=True)
+    _write(title, settings, rows)
+    return rows
+
+
+def _write(title: str, settings: dict[str, str], rows: list[Row]) -> None:
     folder = Path(__file__).parent / "results"
     folder.mkdir(exist_ok=True)
-    facts = {"python": platform.python_version(), "cores": os.cpu_count()}
-    for name, rows in results.items():
-        document = facts | {"rows": [asdict(row) | {"met": row.met} for row in rows]}
-        (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    document: dict[str, object] = {"python": platform.python_version(), "cores": os.cpu_count()}
+    if settings:
+        document["settings"] = settings
+    document["rows"] = [asdict(row) | {"met": row.met} for row in rows]
+    (folder / f"{title}.json").write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from peers import home
 from peers.kafka import Broker, KraftBroker, ZooKeeperBroker
 from peers.zookeeper import ZooKeeper
 
-_JVM = (
+KAFKA_JVM = (
     "-Xms1g",
     "-Xmx1g",
     "-server",
@@ -49,10 +49,12 @@ def kafka_recovery_seconds(directory: str | os.PathLike[str], version: str = hom
         if version == home.KAFKA_KRAFT:
             settings["metadata.log.dir"] = f"{scratch}/metadata"
             return _time_load(
-                KraftBroker(Path(scratch), log_dir=log_dir, settings=settings, jvm_options=_JVM), partition
+                KraftBroker(Path(scratch), log_dir=log_dir, settings=settings, jvm_options=KAFKA_JVM), partition
             )
         with ZooKeeper(Path(scratch) / "zookeeper") as zookeeper:
-            broker = ZooKeeperBroker(Path(scratch), zookeeper, log_dir=log_dir, settings=settings, jvm_options=_JVM)
+            broker = ZooKeeperBroker(
+                Path(scratch), zookeeper, log_dir=log_dir, settings=settings, jvm_options=KAFKA_JVM
+            )
             return _time_load(broker, partition)
 
 

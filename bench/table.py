@@ -11,17 +11,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `ratio` is ours against the peer's or against the bar's figure, larger is better."""
+    """One line of the table. `ratio` is ours against the peer's or against the bar's figure; larger is better, unless
+    the bar is what it may be `at_most`."""
 
     what: str
     ours: str
     peer: str
     ratio: float
     bar: float
+    at_most: bool = False
 
     @property
     def met(self) -> bool:
-        return self.ratio >= self.bar
+        return self.ratio <= self.bar if self.at_most else self.ratio >= self.bar
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -46,7 +48,8 @@ def alternate(ours: Callable[[], object], peer: Callable[[], object], rounds: in
 def markdown(rows: list[Row]) -> str:
     lines = ["| what | tidelog | peer | ratio | bar | |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {r.what} | {r.ours} | {r.peer} | {r.ratio:.2f} x | >= {r.bar:g} x | {'met' if r.met else 'MISSED'} |"
+        f"| {r.what} | {r.ours} | {r.peer} | {r.ratio:.2f} x | {'<=' if r.at_most else '>='} {r.bar:g} x "
+        f"| {'met' if r.met else 'MISSED'} |"
         for r in rows
     ]
     return "\n".join(lines)

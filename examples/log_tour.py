@@ -1,4 +1,4 @@
-"""A partition on disk, from the first record to recovery after a crash: `make run`."""
+"""A partition on disk, from the first record to recovery after a crash: `.venv/bin/python examples/log_tour.py`."""
 
 from __future__ import annotations
 

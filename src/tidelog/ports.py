@@ -119,6 +119,10 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def total_bytes(self, path: str) -> int:
+        """Of the volume that holds the path."""
+        ...
+
     def lock(self, path: str) -> Lock:
         """StorageError if another process holds it."""
         ...

@@ -121,7 +121,7 @@ def test_missing_names_are_file_not_found(home: Home) -> None:
     for attempt in (disk.open, disk.file_size, disk.modified_ms, disk.list, disk.read_file, disk.remove):
         with pytest.raises(FileNotFoundError):
             attempt(missing)
-    for attempt in (disk.remove_directory, disk.sync_directory, disk.free_bytes):
+    for attempt in (disk.remove_directory, disk.sync_directory, disk.free_bytes, disk.total_bytes):
         with pytest.raises(FileNotFoundError):
             attempt(missing)
     with pytest.raises(FileNotFoundError):
@@ -210,7 +210,7 @@ def test_a_lock_is_exclusive_until_released(home: Home) -> None:
 
 
 def test_there_is_room(home: Home) -> None:
-    assert home.disk.free_bytes(home.root) > 0
+    assert 0 < home.disk.free_bytes(home.root) <= home.disk.total_bytes(home.root)
 
 
 def test_submitted_work_keeps_its_order_per_key(home: Home) -> None:

@@ -8,7 +8,15 @@ import click
 
 from tidelog import __version__
 
-NOUNS = {"log": "tidelog.cli.log"}
+NOUNS = {
+    "broker": "tidelog.cli.broker",
+    "configs": "tidelog.cli.configs",
+    "consume": "tidelog.cli.consume",
+    "log": "tidelog.cli.log",
+    "produce": "tidelog.cli.produce",
+    "topics": "tidelog.cli.topics",
+    "up": "tidelog.cli.up",
+}
 
 
 class Nouns(click.Group):

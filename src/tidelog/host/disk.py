@@ -107,6 +107,11 @@ class RealDisk:
             status = os.statvfs(path)
             return status.f_bavail * status.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        with _failures_named("stat", path):
+            status = os.statvfs(path)
+            return status.f_blocks * status.f_frsize
+
     def lock(self, path: str) -> RealLock:
         """`path` is a file made for the purpose, such as `.lock` in a log directory."""
         with _failures_named("lock", path):

@@ -284,8 +284,11 @@ class SimDisk:
         self.doom.change(directory.sync)
 
     def free_bytes(self, path: str) -> int:
+        return max(0, self.total_bytes(path) - self.used_bytes)
+
+    def total_bytes(self, path: str) -> int:
         self._tree.existing(path)
-        return (1 << 40) if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
+        return (1 << 40) if self.capacity_bytes is None else self.capacity_bytes
 
     def lock(self, path: str) -> SimLock:
         self.open(path, create=True).close()

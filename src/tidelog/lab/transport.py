@@ -229,18 +229,21 @@ class SimTransport(asyncio.Transport):
         while self._received and not self._reading_paused and not self._closing and self._protocol is not None:
             segment = self._received.popleft()
             if isinstance(segment, bytes):
-                self._deliver(segment)
-                self.peer._window_opens(len(segment))
+                rest = self._deliver(segment)
+                if rest:
+                    self._received.appendleft(rest)
+                self.peer._window_opens(len(segment) - len(rest))
             elif not self._protocol.eof_received():  # type: ignore[attr-defined]
                 self.close()
 
-    def _deliver(self, data: bytes) -> None:
+    def _deliver(self, data: bytes) -> bytes:
+        """What the protocol did not want any more: it may say stop between two buffers."""
         protocol = self._protocol
         if not isinstance(protocol, asyncio.BufferedProtocol):
             protocol.data_received(data)  # type: ignore[union-attr]
-            return
+            return b""
         rest = memoryview(data)
-        while rest and not self._closing:
+        while rest and not self._closing and not self._reading_paused:
             buffer: memoryview = memoryview(protocol.get_buffer(len(rest)))
             count = min(len(buffer), len(rest))
             if not count:
@@ -251,6 +254,7 @@ class SimTransport(asyncio.Transport):
             protocol.buffer_updated(count)
             protocol = self._protocol
             assert isinstance(protocol, asyncio.BufferedProtocol)
+        return b"" if self._closing else bytes(rest)
 
     def _window_opens(self, size: int) -> None:
         self._window_used -= size

@@ -43,20 +43,21 @@ class Housekeeping:
     ) -> None:
         self._directory = directory
         self._random = random
-        self._intervals = intervals
-        self._dedupe_buffer_bytes = dedupe_buffer_bytes
+        self.intervals = intervals
+        self.dedupe_buffer_bytes = dedupe_buffer_bytes
+        self.may_clean = True
+        """These three may be changed while it runs."""
         self._tasks: list[asyncio.Task[None]] = []
         self.uncleanable: dict[TopicPartition, str] = {}
         """Logs that failed to be cleaned, and why; they are left alone."""
 
     def start(self) -> None:
-        intervals = self._intervals
         for work, interval_ms in (
-            (self.enforce_retention, intervals.retention_check_ms),
-            (self.flush_overdue, intervals.flush_check_ms),
-            (self._directory.checkpoint, intervals.checkpoint_ms),
-            (self.clean_dirtiest, intervals.cleaner_backoff_ms),
-            (self.expire_producers, intervals.producer_expiration_check_ms),
+            (self.enforce_retention, lambda: self.intervals.retention_check_ms),
+            (self.flush_overdue, lambda: self.intervals.flush_check_ms),
+            (self._directory.checkpoint, lambda: self.intervals.checkpoint_ms),
+            (self.clean_dirtiest, lambda: self.intervals.cleaner_backoff_ms),
+            (self.expire_producers, lambda: self.intervals.producer_expiration_check_ms),
         ):
             self._tasks.append(asyncio.ensure_future(self._repeat(work, interval_ms)))
 
@@ -66,9 +67,9 @@ class Housekeeping:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def _repeat(self, work: Callable[[], Awaitable[object]], interval_ms: int) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[object]], interval_ms: Callable[[], int]) -> None:
         while self._directory.offline is None:
-            await asyncio.sleep(interval_ms / 1000)
+            await asyncio.sleep(interval_ms() / 1000)
             try:
                 await work()
             except LogDeletedError:
@@ -92,6 +93,8 @@ class Housekeeping:
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest share of dirty bytes, or one whose time is over; False if none is due."""
+        if not self.may_clean:
+            return False
         candidates: list[tuple[Plan, Log]] = []
         for log in self._logs():
             if log.config.cleanup_compact and log.partition not in self.uncleanable:
@@ -103,7 +106,7 @@ class Housekeeping:
             return False
         what, log = max(candidates, key=lambda candidate: (candidate[0].overdue, candidate[0].dirty_ratio))
         try:
-            done = await clean(log, what, self._random, buffer_bytes=self._dedupe_buffer_bytes)
+            done = await clean(log, what, self._random, buffer_bytes=self.dedupe_buffer_bytes)
         except (CorruptBatchError, UncleanableError) as failure:
             self.uncleanable[log.partition] = str(failure)
             _log.error("%s is not compacted any more: %s", log.partition, failure)

@@ -449,6 +449,12 @@ class Log:
             self._index_memory.used(segments[segments.place_of(found.offset)])
         return found if found is not None and found.offset < end else None
 
+    def nothing_aborted_from(self, offset: Offset) -> bool:
+        """Told at once: no segment from the one that holds `offset` on knows of an aborted transaction."""
+        segments = self.segments
+        places = range(segments.place_of(offset), len(segments))
+        return all(segments[place].transactions.empty for place in places)
+
     async def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTxn]:
         """The aborted transactions with records in [offset, end_offset), for a read_committed consumer (S13.3)."""
         segments = self.segments.copy()

@@ -1,0 +1,46 @@
+"""What this broker serves: the versions of Kafka 4.1, and Kafka 3.9's of the requests between brokers."""
+
+from __future__ import annotations
+
+from tidelog.broker.dispatch import Served
+from tidelog.broker.handlers import (
+    api_versions,
+    configs,
+    control,
+    fetch,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
+from tidelog.wire.versions import Versions
+
+LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA = 4, 5, 6
+
+CONTROL_KEYS = frozenset((LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA))
+"""Served before all others (S7.3)."""
+
+SERVED: dict[int, Served] = {
+    0: Served(Versions(3, 13), produce.produce),
+    1: Served(Versions(4, 18), fetch.fetch),
+    2: Served(Versions(1, 10), offsets.list_offsets),
+    3: Served(Versions(0, 13), metadata.metadata),
+    LEADER_AND_ISR: Served(Versions(5, 7), control.leader_and_isr),
+    STOP_REPLICA: Served(Versions(3, 4), control.stop_replica),
+    UPDATE_METADATA: Served(Versions(7, 8), control.update_metadata),
+    18: Served(Versions(0, 4), api_versions.api_versions),
+    19: Served(Versions(2, 7), topics.create_topics),
+    20: Served(Versions(1, 6), topics.delete_topics),
+    21: Served(Versions(0, 2), offsets.delete_records),
+    22: Served(Versions(0, 5), producers.init_producer_id),
+    23: Served(Versions(2, 4), offsets.offset_for_leader_epoch),
+    32: Served(Versions(1, 4), configs.describe_configs),
+    33: Served(Versions(0, 2), configs.alter_configs),
+    35: Served(Versions(1, 4), log_dirs.describe_log_dirs),
+    37: Served(Versions(0, 3), topics.create_partitions),
+    44: Served(Versions(0, 1), configs.incremental_alter_configs),
+    60: Served(Versions(0, 2), metadata.describe_cluster),
+    75: Served(Versions(0, 0), metadata.describe_topic_partitions),
+}

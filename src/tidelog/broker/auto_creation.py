@@ -1,0 +1,66 @@
+"""auto.create.topics.enable: topics that are asked for and not there are created, by the controller as all others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.net.calling import Connection
+from tidelog.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 7
+_AS_THE_BROKER_SAYS = -1
+
+
+class AutoCreation:
+    """One request for each topic at a time, however many clients ask for it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._under_way: dict[str, asyncio.Future[None]] = {}
+
+    async def create(self, topics: Sequence[str]) -> None:
+        """Begin with it, or join who has begun. Whether it worked, the next Metadata tells."""
+        new = [topic for topic in topics if topic not in self._under_way]
+        if new:
+            creating = asyncio.ensure_future(self._create(new))
+            for topic in new:
+                self._under_way[topic] = creating
+            creating.add_done_callback(lambda _: [self._under_way.pop(topic) for topic in new])
+        for topic in topics:
+            if (under_way := self._under_way.get(topic)) is not None:
+                await asyncio.shield(under_way)
+
+    async def _create(self, topics: Sequence[str]) -> None:
+        broker = self._broker
+        timeout_ms: int = broker.config["request.timeout.ms"]
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(name=topic, num_partitions=_AS_THE_BROKER_SAYS, replication_factor=_AS_THE_BROKER_SAYS)
+                for topic in topics
+            ],
+            timeout_ms=timeout_ms,
+        )
+        try:
+            controller = broker.metadata.brokers[broker.metadata.controller_id]
+            host, port = controller.endpoints[broker.inter_broker_listener]
+            connection = await Connection.open(host, port, client_id=f"broker-{broker.id}-auto-creation")
+            try:
+                response = await connection.call(request, _VERSION, timeout_ms=timeout_ms)
+            finally:
+                connection.close()
+        except (TidelogError, OSError, KeyError) as failure:
+            _log.warning("cannot create %s: %s", ", ".join(topics), failure)
+            return
+        assert isinstance(response, CreateTopicsResponse)
+        for result in response.topics:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                _log.warning("cannot create %s: %s", result.name, result.error_message or ErrorCode(result.error_code))

@@ -1,0 +1,266 @@
+"""One broker: all its parts, and how they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import IntEnum
+
+from tidelog.broker.apis import CONTROL_KEYS, SERVED
+from tidelog.broker.auto_creation import AutoCreation
+from tidelog.broker.control.admin import TopicAdmin
+from tidelog.broker.control.shell import ControllerShell, ControlSettings
+from tidelog.broker.counts import TopicCounts
+from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.dynamic_config import DynamicConfig
+from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.gauges import add_gauges
+from tidelog.broker.membership import Membership, cluster_id, prepare_tree, register
+from tidelog.broker.metadata import MetadataCache
+from tidelog.broker.metrics_http import serve_metrics
+from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.replicas import Replicas
+from tidelog.broker.storage import Storage
+from tidelog.broker.topic_config import log_config, write_rules
+from tidelog.config.broker import BrokerConfig
+from tidelog.config.topic import TopicConfig, validate_topic
+from tidelog.controller import nodes
+from tidelog.controller.image import Endpoint
+from tidelog.controller.topics import Defaults
+from tidelog.coordination.port import Coordination, Session
+from tidelog.errors import TidelogError
+from tidelog.log.config import LogConfig
+from tidelog.log.directory import LogDirectory
+from tidelog.metrics import Metrics
+from tidelog.net.channel import RequestChannel
+from tidelog.net.server import ServerLimits, SocketServer
+from tidelog.ports import Ports
+
+_log = logging.getLogger(__name__)
+
+_ONE_LIFE_S = 5.0
+"""How much longer than a session an earlier life of this broker may hold its name."""
+_PATIENCE_S = 10.0
+"""How long a broker waits before it complains."""
+
+
+class BrokerState(IntEnum):
+    """By Kafka's numbers, for the metric of that name."""
+
+    STARTING = 1
+    RUNNING = 3
+    SHUTTING_DOWN = 7
+
+
+class Broker:
+    """Made of a configuration, the ports of its machine and a coordination store; everything runs on one loop."""
+
+    def __init__(self, config: BrokerConfig, ports: Ports, coordination: Coordination) -> None:
+        self.id: int = config.broker_id
+        self.static_config = config
+        self.clock, self.random, self.disk = ports.clock, ports.random, ports.disk
+        self.served = SERVED
+        self.metrics = Metrics()
+        self.counts = TopicCounts(self.metrics)
+        self.metadata = MetadataCache()
+        self.cluster_id = ""
+        self.epoch = -1
+        """Of this life: the creation id of the broker's node. Requests meant for an earlier one are void."""
+        self.inter_broker_listener: str = config.inter_broker_listener.name
+        self.ports_bound: dict[str, int] = {}
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Gets a reason when the broker cannot go on."""
+        self._membership = Membership(coordination, config["zookeeper.session.timeout.ms"], self._session_lost)
+        self._coordination = coordination
+        self.storage = Storage(config, ports, self._directory_offline)
+        self.producer_ids = ProducerIds(self.id, lambda: self.session)
+        self.fetch_sessions = FetchSessions(
+            config["max.incremental.fetch.session.cache.slots"], self.clock, self.random, self.metrics
+        )
+        self.auto_creation = AutoCreation(self)
+        self._dispatcher = Dispatcher(SERVED, self.clock, self.metrics)
+        channel = RequestChannel(
+            self._dispatcher.handle, config["queued.max.requests"], CONTROL_KEYS, self.clock, self.metrics
+        )
+        self.server = SocketServer(channel, _limits(config), self._dispatcher.sent, self.metrics)
+        self.dynamic_config: DynamicConfig
+        self.replicas: Replicas
+        self.controller: ControllerShell
+        self.topic_admin: TopicAdmin
+        self._metrics_server: asyncio.Server | None = None
+        self._rejoining: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self.state = BrokerState.STARTING
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As it is now, with what was changed while running."""
+        return self.dynamic_config.broker_config
+
+    @property
+    def session(self) -> Session:
+        return self._membership.session
+
+    @property
+    def is_current(self) -> bool:
+        """Asked before each acknowledgement: a process that was frozen acknowledges nothing."""
+        return self._membership.session.is_current()
+
+    # Start
+
+    async def start(self) -> None:
+        """Returns when clients can be served."""
+        config = self.static_config
+        session = await self._membership.connect()
+        await prepare_tree(session)
+        self.cluster_id = await cluster_id(session, self.random)
+        self.dynamic_config = DynamicConfig(session, self.id, config, self.clock)
+        await self.dynamic_config.load()
+        await self.storage.open(self.id, self.cluster_id, self._log_config)
+        self.replicas = Replicas(
+            self.id,
+            self.disk,
+            self.storage.directories,
+            self._log_config,
+            lambda topic: write_rules(self.dynamic_config.topic_config(topic)),
+            lambda topic, index: self.metadata.partition(topic, index) is not None,
+            self.dynamic_config.refresh_topic,
+        )
+        add_gauges(self)
+        self._dispatcher.broker = self
+        await self._listen()
+        self.controller = self._make_controller()
+        self.topic_admin = TopicAdmin(
+            self.controller,
+            self.random,
+            lambda: Defaults(self.config["num.partitions"], self.config["default.replication.factor"]),
+            lambda overrides: validate_topic(overrides, self.config),
+        )
+        self.dynamic_config.on_topic(self._topic_config_changed)
+        self.dynamic_config.on_broker(self._broker_config_changed)
+        await self._join(session)
+        await self._hear_of_the_cluster()
+        self.storage.start_housekeeping()
+        self.state = BrokerState.RUNNING
+
+    async def _listen(self) -> None:
+        for listener in self.static_config.listeners:
+            self.ports_bound[listener.name] = await self.server.listen(listener.name, listener.host, listener.port)
+        config = self.static_config
+        if config["tidelog.metrics.port"] >= 0:
+            self._metrics_server = await serve_metrics(
+                self.metrics, config["tidelog.metrics.host"], config["tidelog.metrics.port"]
+            )
+            self.ports_bound["metrics"] = self._metrics_server.sockets[0].getsockname()[1]
+
+    async def _join(self, session: Session) -> None:
+        timeout_s = self.static_config["zookeeper.session.timeout.ms"] / 1000 + _ONE_LIFE_S
+        self.epoch = await register(session, self.id, self._registration(), self.clock, timeout_s)
+        _log.info("broker %d of cluster %s is registered with epoch %d", self.id, self.cluster_id, self.epoch)
+        await self.controller.start(session)
+
+    def _make_controller(self) -> ControllerShell:
+        settings = ControlSettings(
+            listener=self.inter_broker_listener,
+            delete_topic_enable=self.static_config["delete.topic.enable"],
+            unclean_by_default=lambda: bool(self.config["unclean.leader.election.enable"]),
+        )
+        return ControllerShell(self.id, self.clock, settings)
+
+    async def _hear_of_the_cluster(self) -> None:
+        while not await self.metadata.wait_until(lambda: self.id in self.metadata.brokers, _PATIENCE_S):
+            _log.warning("broker %d is registered, but no controller has told it of the cluster yet", self.id)
+
+    def _registration(self) -> nodes.Registration:
+        config = self.static_config
+        return nodes.Registration(
+            tuple(
+                Endpoint(one.name, one.host, one.port or self.ports_bound[one.name], one.protocol)
+                for one in config.advertised_listeners
+            ),
+            config["broker.rack"],
+        )
+
+    # Settings
+
+    def _log_config(self, topic: str) -> LogConfig:
+        return log_config(self.dynamic_config.topic_config(topic))
+
+    def _topic_config_changed(self, topic: str, config: TopicConfig) -> None:
+        self.controller.config_changed([topic])
+        rules, logs = write_rules(config), log_config(config)
+        for partition in self.replicas.of_topic(topic):
+            partition.rules = rules
+            partition.log.config = logs
+
+    def _broker_config_changed(self, config: BrokerConfig) -> None:
+        self.server.reconfigure(_limits(config))
+        self.storage.reconfigure(config)
+        self.controller.config_changed()
+        for topic in dict.fromkeys(partition.topic for partition in self.replicas.partitions):
+            self._topic_config_changed(topic, self.dynamic_config.topic_config(topic))
+
+    # What can go wrong
+
+    def _directory_offline(self, directory: LogDirectory) -> None:
+        self.replicas.went_offline(directory)
+        if self.storage.is_offline:
+            self.fail(f"the last log directory is offline: {directory.path}: {directory.offline}")
+
+    def fail(self, why: str) -> None:
+        """The broker cannot go on: whoever runs it stops it and exits with an error."""
+        if not self.failed.done():
+            _log.critical("broker %d stops: %s", self.id, why)
+            self.failed.set_result(why)
+
+    def _session_lost(self) -> None:
+        """Others may lead by now: lead nothing, and join again as a new life (S12)."""
+        if self._is_stopping:
+            return
+        for partition in self.replicas.partitions.values():
+            partition.follow()
+        self._rejoining = asyncio.ensure_future(self._rejoin())
+
+    async def _rejoin(self) -> None:
+        try:
+            await self.controller.stop()
+            session = await self._membership.connect()
+            await self.dynamic_config.rebind(session)
+            await self._join(session)
+        except TidelogError as failure:
+            self.fail(f"it cannot join the cluster again: {failure}")
+
+    # Stop
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Stop serving, close the logs, then end the session, so that the next life finds all in order."""
+        self._is_stopping = True
+        self.state = BrokerState.SHUTTING_DOWN
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+        self.server.stop_listening()
+        if hasattr(self, "controller"):
+            await self.controller.stop()
+        await self.server.close()
+        await self._dispatcher.close()
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+        if hasattr(self, "dynamic_config"):
+            await self.dynamic_config.stop()
+        try:
+            await self.storage.close(self.epoch)
+        finally:
+            if hasattr(self._membership, "session"):
+                await self.session.close()
+
+
+def _limits(config: BrokerConfig) -> ServerLimits:
+    return ServerLimits(
+        num_network_threads=config["num.network.threads"],
+        socket_request_max_bytes=config["socket.request.max.bytes"],
+        connections_max_idle_ms=config["connections.max.idle.ms"],
+        max_connections=config["max.connections"],
+        max_connections_per_ip=config["max.connections.per.ip"],
+        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+        backlog=config["socket.listen.backlog.size"],
+    )

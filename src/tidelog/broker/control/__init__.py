@@ -1,0 +1,1 @@
+"""The controller's asyncio shell: the race for /controller, reading, writing, telling brokers (S12)."""

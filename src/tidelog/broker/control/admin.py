@@ -1,0 +1,156 @@
+"""What administrators ask of the controller: topics and partitions to be made, topics to be deleted.
+
+Only the wish is written here, one topic at a time, as a node: the controller reacts to it as it would if somebody else
+had written it. So a controller that dies right after leaves nothing that the next one would not finish (S12.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.broker.control.shell import ControllerShell
+from tidelog.broker.control.term import Term
+from tidelog.controller import nodes
+from tidelog.controller.topics import (
+    Defaults,
+    NewTopic,
+    TopicError,
+    TopicPlan,
+    existing,
+    plan_creation,
+    plan_more_partitions,
+)
+from tidelog.coordination.port import Create, NodeExistsError, Op, Set
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.ports import Random
+from tidelog.types import BrokerId
+from tidelog.wire import ZERO_UUID
+
+
+class TopicResult(NamedTuple):
+    name: str
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    topic_id: bytes = ZERO_UUID
+    """Of the topic that is to be or to go."""
+    plan: TopicPlan | None = None
+    """The topic as it will be, if all is well."""
+
+
+class MorePartitions(NamedTuple):
+    name: str
+    total: int
+    """How many there are to be in the end."""
+    assignments: Sequence[Sequence[BrokerId]] | None = None
+
+
+class TopicAdmin:
+    """Results are per topic and in the order of the requests. NotControllerError if this broker is not controller."""
+
+    def __init__(
+        self,
+        shell: ControllerShell,
+        random: Random,
+        defaults: Callable[[], Defaults],
+        validate_config: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._shell = shell
+        self._random = random
+        self._defaults = defaults
+        self._validate_config = validate_config
+
+    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
+        async def job(term: Term) -> list[TopicResult]:
+            check_partition_count(topic.partition_count(self._defaults()) for topic in topics)
+            return [await self._create(term, topic, validate_only) for topic in topics]
+
+        return await self._shell.run(job)
+
+    async def create_partitions(
+        self, topics: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        async def job(term: Term) -> list[TopicResult]:
+            known = term.controller.image.topics
+            check_partition_count(topic.total - len(known[topic.name].assignments) for topic in topics if topic.name in known)
+            return [await self._grow(term, topic, validate_only) for topic in topics]
+
+        return await self._shell.run(job)
+
+    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
+        """A topic that is being deleted already is one more to wait for."""
+
+        async def job(term: Term) -> list[TopicResult]:
+            return [await self._delete(term, name) for name in names]
+
+        return await self._shell.run(job)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        image = self._shell.image
+        return None if image is None else image.name_of(topic_id)
+
+    async def wait_deleted(self, names: Sequence[str], timeout_s: float) -> None:
+        """Until the nodes of the topics are gone, so that they may be made anew at once.
+
+        Not for those with a replica on a dead broker: that may take long, and is nobody's fault.
+        """
+
+        def over() -> bool:
+            return all(self._is_deleted_or_stuck(name) for name in names)
+
+        await self._shell.wait_until(over, timeout_s)
+
+    def _is_deleted_or_stuck(self, name: str) -> bool:
+        image = self._shell.image
+        if image is None or name not in image.topics:
+            return True
+        return any(not image.is_online(partition, broker) for partition, broker in image.topics[name].replicas())
+
+    async def _create(self, term: Term, topic: NewTopic, validate_only: bool) -> TopicResult:
+        try:
+            plan = plan_creation(term.controller.image, topic, self._defaults(), self._random, self._validate_config)
+            if not validate_only:
+                await term.writer.multi(await self._creation(term, plan))
+        except NodeExistsError:
+            return TopicResult(topic.name, ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        except TidelogError as failure:
+            return _refused(topic.name, failure)
+        return TopicResult(topic.name, topic_id=ZERO_UUID if validate_only else plan.topic_id, plan=plan)
+
+    async def _creation(self, term: Term, plan: TopicPlan) -> list[Op]:
+        """The config first: whoever sees the topic must find it there. One may be left from a topic of old."""
+        path, data = nodes.config_path("topics", plan.name), nodes.encode_config(plan.configs)
+        config: Op = Set(path, data) if await term.reader.exists(path) else Create(path, data)
+        return [config, Create(nodes.topic_path(plan.name), nodes.encode_topic(plan.topic_id, plan.assignments))]
+
+    async def _grow(self, term: Term, topic: MorePartitions, validate_only: bool) -> TopicResult:
+        image = term.controller.image
+        try:
+            assignments = plan_more_partitions(image, topic.name, topic.total, topic.assignments)
+            plan = TopicPlan(topic.name, image.topics[topic.name].topic_id, assignments, {})
+            if not validate_only:
+                data = nodes.encode_topic(plan.topic_id, assignments)
+                await term.writer.multi([Set(nodes.topic_path(topic.name), data)])
+                term.reader.forget_topic(topic.name)
+        except TidelogError as failure:
+            return _refused(topic.name, failure)
+        return TopicResult(topic.name, topic_id=plan.topic_id, plan=plan)
+
+    async def _delete(self, term: Term, name: str) -> TopicResult:
+        image = term.controller.image
+        try:
+            if name not in image.deleting:
+                existing(image, name)
+                await term.writer.multi([Create(nodes.delete_topic_path(name))])
+        except NodeExistsError:
+            pass
+        except TidelogError as failure:
+            return _refused(name, failure)
+        return TopicResult(name, topic_id=image.topics[name].topic_id)
+
+
+def _refused(name: str, failure: TidelogError) -> TopicResult:
+    """What the client did wrong is its answer; anything else is the controller's, and ends what it was doing."""
+    if isinstance(failure, TopicError) or failure.code is ErrorCode.INVALID_CONFIG:
+        return TopicResult(name, failure.code, str(failure))
+    raise failure

@@ -1,0 +1,284 @@
+"""The controller's place in a broker: it runs for controller, and while it is one, does one thing after the other.
+
+Every broker has one. Watches, answers and administrators put work into one queue; one task takes it out. When a write
+does not go as planned the whole state is read again, under the same epoch, and told to everybody; when the epoch or
+the session is lost, the term is dropped and the race begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from tidelog.broker.control.channel import Connect, connect_to_broker
+from tidelog.broker.control.election import Lost, Won, run_for_controller
+from tidelog.broker.control.snapshot import Look
+from tidelog.broker.control.term import Term
+from tidelog.broker.control.writing import FencedError
+from tidelog.controller import nodes
+from tidelog.controller.controller import Controller
+from tidelog.controller.events import Event
+from tidelog.controller.image import Image
+from tidelog.coordination.port import CoordinationError, Delete, Session, SessionLostError, SessionState
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.ports import Clock
+from tidelog.types import NO_EPOCH, BrokerId, Epoch
+
+_log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 0.1
+
+T = TypeVar("T")
+Job: TypeAlias = Callable[[Term], Awaitable[T]]
+
+
+class NotControllerError(TidelogError):
+    """Another broker is controller, or none."""
+
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class ControlSettings(NamedTuple):
+    listener: str
+    """The name of the inter-broker listener."""
+    delete_topic_enable: bool = True
+    unclean_by_default: Callable[[], bool] = lambda: False
+    """unclean.leader.election.enable of the brokers, as it is now."""
+
+
+class _Config(NamedTuple):
+    """The config of these topics changed, or of all."""
+
+    topics: tuple[str, ...] | None
+
+
+class _Request(NamedTuple):
+    """What an administrator asked for, and who waits for it."""
+
+    job: Job[Any]
+    answer: asyncio.Future[Any]
+
+
+Work: TypeAlias = Look | _Config | _Request | Event
+
+
+class ControllerShell:
+    """Always: at most one term, and it belongs to the session of now."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        clock: Clock,
+        settings: ControlSettings,
+        connect: Connect = connect_to_broker,
+    ) -> None:
+        self.broker_id = broker_id
+        self.controller_id: BrokerId | None = None
+        """Who was controller when this broker last looked."""
+        self._session: Session | None = None
+        self._clock = clock
+        self._settings = settings
+        self._connect = connect
+        self._term: Term | None = None
+        self._has_taken_over = False
+        self._work: deque[Work] = deque()
+        self._wake = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    # From outside
+
+    @property
+    def is_active(self) -> bool:
+        """This broker is controller, and its session is surely not over."""
+        return self._term is not None and self._session is not None and self._session.is_current()
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the term, NO_EPOCH without one."""
+        return NO_EPOCH if self._term is None else self._term.epoch
+
+    @property
+    def image(self) -> Image | None:
+        """What the controller holds; None on the brokers that are not it."""
+        return None if self._term is None else self._term.controller.image
+
+    @property
+    def unclean_elections(self) -> int:
+        return 0 if self._term is None else self._term.unclean_elections
+
+    async def start(self, session: Session) -> None:
+        """Run for controller. When the session is lost the broker stops this and starts it with another."""
+        assert self._task is None, "started twice"
+        self._session = session
+        session.listen(lambda state: self._session_changed(session, state))
+        self._task = asyncio.get_running_loop().create_task(self._run(session), name=f"controller {self.broker_id}")
+
+    async def stop(self) -> None:
+        """Give the office up, so that others need not wait for the end of the session."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        term = self._term
+        self._resign("it stops")
+        self._session = None
+        if term is not None:
+            try:
+                await term.writer.multi([Delete(nodes.CONTROLLER)])
+            except (CoordinationError, FencedError) as failure:
+                _log.info("/controller is left to the end of the session: %s", failure)
+
+    def config_changed(self, topics: Sequence[str] | None = None) -> None:
+        """Configs of topics changed, or (None) the brokers' own: elections may come out differently."""
+        if self._term is not None:
+            self._put(_Config(None if topics is None else tuple(topics)))
+
+    async def run(self, job: Job[T]) -> T:
+        """Do something as controller, between two events. NotControllerError if this broker is not it."""
+        if not self.is_active:
+            raise NotControllerError(f"broker {self.broker_id} is not the controller")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._put(_Request(job, answer))
+        return await answer
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Whether it came to hold in time; looked at now and after each event."""
+        if condition() or timeout_s <= 0:
+            return condition()
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[changed] = condition
+        timer = asyncio.get_running_loop().call_later(timeout_s, _give_up, changed)
+        try:
+            await changed
+        finally:
+            timer.cancel()
+            del self._waiting[changed]
+        return condition()
+
+    # The one task
+
+    async def _run(self, session: Session) -> None:
+        while session.state is not SessionState.LOST:
+            self._wake.clear()
+            try:
+                await self._step(session)
+            except asyncio.CancelledError:
+                raise
+            except FencedError as failure:
+                self._resign(str(failure))
+            except SessionLostError:
+                break
+            except CoordinationError as failure:
+                _log.info("the controller reads everything again: %s", failure)
+                self._has_taken_over = False
+                await asyncio.sleep(RETRY_AFTER_S)
+            except Exception:
+                _log.exception("the controller failed and reads everything again")
+                self._has_taken_over = False
+                await asyncio.sleep(RETRY_AFTER_S)
+            self._tell_waiting()
+        self._resign("the session was lost")
+
+    async def _step(self, session: Session) -> None:
+        """The next thing to do; waits if there is none."""
+        if self._term is None:
+            await self._campaign(session)
+        elif not self._has_taken_over:
+            await self._term.take_over()
+            self._has_taken_over = True
+        elif self._work:
+            await self._do(self._term, self._work.popleft())
+        else:
+            await self._wake.wait()
+
+    async def _campaign(self, session: Session) -> None:
+        result = await run_for_controller(session, self.broker_id, self._clock.wall_ms(), lambda _: self._wake.set())
+        if isinstance(result, Lost):
+            self.controller_id = result.controller
+            await self._wake.wait()
+        else:
+            self._begin(session, result)
+
+    def _begin(self, session: Session, won: Won) -> None:
+        _log.info("broker %d is controller, epoch %d", self.broker_id, won.epoch)
+        self.controller_id = self.broker_id
+        controller = Controller(
+            self.broker_id,
+            won.epoch,
+            self._settings.listener,
+            unclean_by_default=self._settings.unclean_by_default,
+            deletion_enabled=self._settings.delete_topic_enable,
+        )
+        self._has_taken_over = False
+        # What comes from a term that is over is not heard.
+        self._term = term = Term(
+            session,
+            won,
+            controller,
+            self._settings.listener,
+            self._connect,
+            changed=lambda look: self._put(look) if self._term is term else None,
+            answered=lambda event: self._put(event) if self._term is term else None,
+        )
+
+    async def _do(self, term: Term, work: Work) -> None:
+        if isinstance(work, Look):
+            await term.look(work)
+        elif isinstance(work, _Config):
+            await term.look_at_config(work.topics)
+        elif isinstance(work, _Request):
+            await self._serve(term, work)
+        else:
+            await term.handle(work)
+
+    async def _serve(self, term: Term, request: _Request) -> None:
+        """The administrator hears of what was written; what follows from it is done at once, watches or not."""
+        try:
+            answer = await request.job(term)
+        except BaseException as failure:
+            # However it ended, be it that the shell was stopped: somebody waits.
+            if not request.answer.done():
+                request.answer.set_exception(NotControllerError(f"the controller could not do it: {failure!r}"))
+            raise
+        if not request.answer.done():
+            request.answer.set_result(answer)
+        await term.look(Look.TOPICS)
+
+    # Pieces
+
+    def _put(self, work: Work) -> None:
+        if not (isinstance(work, Look) and work in self._work):
+            self._work.append(work)
+            self._wake.set()
+
+    def _resign(self, why: str) -> None:
+        term, self._term = self._term, None
+        if term is not None:
+            _log.info("broker %d is no longer controller: %s", self.broker_id, why)
+            term.close()
+        self._has_taken_over = False
+        work, self._work = self._work, deque()
+        for item in work:
+            if isinstance(item, _Request) and not item.answer.done():
+                item.answer.set_exception(NotControllerError(f"broker {self.broker_id} is no longer controller"))
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        for future, condition in list(self._waiting.items()):
+            if not future.done() and condition():
+                future.set_result(None)
+
+    def _session_changed(self, session: Session, state: SessionState) -> None:
+        if session is self._session:
+            if state is SessionState.LOST:
+                self._resign("the session was lost")
+            self._wake.set()
+
+
+def _give_up(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

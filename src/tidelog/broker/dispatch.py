@@ -1,0 +1,147 @@
+"""From a frame to its handler and back: decodes, calls what serves it, encodes the answer, measures each stage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidelog.errors import UnsupportedVersionError, WireError
+from tidelog.metrics import Histogram, Metrics
+from tidelog.net.channel import Call
+from tidelog.ports import Clock
+from tidelog.wire import API, Message
+from tidelog.wire.api import API_VERSIONS
+from tidelog.wire.frames import decode_request, decode_request_header, encode_response
+from tidelog.wire.versions import Versions
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_NS_PER_MS = 1e6
+
+
+class Served(NamedTuple):
+    """One API as this broker serves it."""
+
+    versions: Versions
+    handler: Callable[[Any, Any, Call], Message | Awaitable[Message | None] | None]
+    """Answers at once, or later; None is no answer."""
+
+
+class _Stages:
+    """How long requests of one kind spend where (S7.5), by Kafka's names."""
+
+    __slots__ = ("local", "queue", "remote", "response", "total")
+
+    def __init__(self, metrics: Metrics, request: str) -> None:
+        prefix = "kafka_network_request_metrics_"
+        self.queue: Histogram = metrics.histogram(prefix + "request_queue_time_ms", request=request)
+        self.local: Histogram = metrics.histogram(prefix + "local_time_ms", request=request)
+        self.remote: Histogram = metrics.histogram(prefix + "remote_time_ms", request=request)
+        self.response: Histogram = metrics.histogram(prefix + "response_queue_time_ms", request=request)
+        self.total: Histogram = metrics.histogram(prefix + "total_time_ms", request=request)
+
+
+class Dispatcher:
+    """What takes requests out of the channel."""
+
+    def __init__(self, served: Mapping[int, Served], clock: Clock, metrics: Metrics) -> None:
+        self._served = served
+        self._clock = clock
+        self._metrics = metrics
+        self._stages: dict[int, _Stages] = {}
+        self._later: dict[asyncio.Task[None], None] = {}
+        self._refused = metrics.counter("kafka_network_request_channel_refused_requests_total")
+        self.broker: Broker | None = None
+        """Set when the broker is complete; nothing is served before."""
+
+    def handle(self, call: Call) -> None:
+        """Never raises: what is wrong with a request ends its connection, and no other."""
+        call.taken_ns = self._clock.monotonic_ns()
+        if call.connection.is_closed:
+            return
+        assert call.frame is not None
+        try:
+            header, request = decode_request(call.frame)
+        except UnsupportedVersionError as failure:
+            self._unsupported(call, str(failure))
+            return
+        except WireError as failure:
+            self._refuse(call, f"a request that cannot be read: {failure}")
+            return
+        call.version, call.correlation_id = header.request_api_version, header.correlation_id
+        call.client_id = header.client_id
+        served = self._served.get(call.api_key)
+        if served is None or call.version not in served.versions:
+            self._unsupported(call, f"{API[call.api_key].name} v{call.version} is not served")
+            return
+        try:
+            result = served.handler(self.broker, request, call)
+            call.handled_ns = self._clock.monotonic_ns()
+            if isinstance(result, Message) or result is None:
+                self._answer(call, result)
+                return
+        except Exception as failure:
+            self._failed(call, failure)
+            return
+        task = asyncio.ensure_future(self._answer_later(call, result))
+        self._later[task] = None
+        task.add_done_callback(lambda task: self._later.pop(task))
+
+    async def _answer_later(self, call: Call, result: Awaitable[Message | None]) -> None:
+        try:
+            self._answer(call, await result)
+        except asyncio.CancelledError:
+            call.connection.close(f"{API[call.api_key].name} was given up")
+            raise
+        except Exception as failure:
+            self._failed(call, failure)
+
+    def _answer(self, call: Call, response: Message | None) -> None:
+        call.answered_ns = self._clock.monotonic_ns()
+        if call.connection.is_closed:
+            return
+        call.answer(() if response is None else encode_response(response, call.version, call.correlation_id))
+
+    def _unsupported(self, call: Call, why: str) -> None:
+        """ApiVersions is how a client finds out what is served, so it gets an answer that every client can read."""
+        if call.api_key != API_VERSIONS:
+            self._refuse(call, why)
+            return
+        assert call.frame is not None
+        try:
+            call.correlation_id = decode_request_header(call.frame).correlation_id
+        except WireError as failure:
+            self._refuse(call, f"a request that cannot be read: {failure}")
+            return
+        from tidelog.broker.handlers.api_versions import unsupported
+
+        call.version = 0
+        call.handled_ns = self._clock.monotonic_ns()
+        self._answer(call, unsupported(self._served))
+
+    def _refuse(self, call: Call, why: str) -> None:
+        self._refused.add()
+        call.connection.close(why)
+
+    def _failed(self, call: Call, failure: Exception) -> None:
+        """A fault of ours. A closed connection makes the client try again; an error code might make it give up."""
+        call.connection.close(f"{API[call.api_key].name} v{call.version} failed: {failure!r}", failure)
+
+    def sent(self, call: Call) -> None:
+        """The answer is on its way: note how long each stage took."""
+        stages = self._stages.get(call.api_key)
+        if stages is None:
+            stages = self._stages[call.api_key] = _Stages(self._metrics, API[call.api_key].name)
+        now_ns = self._clock.monotonic_ns()
+        stages.queue.observe((call.taken_ns - call.arrived_ns) / _NS_PER_MS)
+        stages.local.observe((call.handled_ns - call.taken_ns) / _NS_PER_MS)
+        stages.remote.observe((call.answered_ns - call.handled_ns) / _NS_PER_MS)
+        stages.response.observe((now_ns - call.answered_ns) / _NS_PER_MS)
+        stages.total.observe((now_ns - call.arrived_ns) / _NS_PER_MS)
+
+    async def close(self) -> None:
+        for task in list(self._later):
+            task.cancel()
+        await asyncio.gather(*self._later, return_exceptions=True)

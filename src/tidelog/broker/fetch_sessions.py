@@ -1,0 +1,208 @@
+"""Fetch sessions (KIP-227): what a client reads, remembered here, so that it need not say it with every fetch.
+
+A session notes which of its partitions may have something to tell; an incremental fetch looks at those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, TypeAlias
+
+from tidelog.broker.partition import Partition
+from tidelog.errors import ErrorCode
+from tidelog.metrics import Metrics
+from tidelog.ports import Clock, Random
+from tidelog.types import NO_EPOCH, Offset
+from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponsePartitionData
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+_MAX_EPOCH = 2**31 - 1
+_EVICTION_MS = 120_000
+"""A session unused for this long may make room for another one."""
+
+Key: TypeAlias = tuple[bytes | str, int]
+"""A partition as a client names it: by topic id or by topic name."""
+
+
+class Parked(Protocol):
+    """A fetch that waits for more to read."""
+
+    def wake(self) -> None: ...
+
+
+class FetchItem:
+    """One partition of a fetch: what is wanted of it, and what the client was last told."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "key",
+        "last_fetched_epoch",
+        "max_bytes",
+        "partition",
+        "session",
+        "told_high_watermark",
+        "told_log_start",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, session: FetchSession, key: Key, topic: str | None, topic_id: bytes, index: int) -> None:
+        self.session = session
+        self.key = key
+        self.topic = topic
+        """None while the topic id is not known here."""
+        self.topic_id = topic_id
+        self.index = index
+        self.partition: Partition | None = None
+        self.fetch_offset: Offset = 0
+        self.max_bytes = 0
+        self.current_leader_epoch = NO_EPOCH
+        self.last_fetched_epoch = NO_EPOCH
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+
+    def update(self, wanted: FetchPartition) -> None:
+        self.fetch_offset = wanted.fetch_offset
+        self.max_bytes = wanted.partition_max_bytes
+        self.current_leader_epoch = wanted.current_leader_epoch
+        self.last_fetched_epoch = wanted.last_fetched_epoch
+
+    def changed(self) -> None:
+        """The partition says that something moved."""
+        self.session.dirty[self] = None
+        if self.session.parked is not None:
+            self.session.parked.wake()
+
+    def watch(self, partition: Partition | None) -> None:
+        """Hear of a partition's changes, and of no other's."""
+        if self.partition is not partition:
+            if self.partition is not None:
+                self.partition.watchers.pop(self, None)
+            self.partition = partition
+            if partition is not None:
+                partition.watchers[self] = None
+
+    def is_news(self, answer: FetchResponsePartitionData) -> bool:
+        """Whether an incremental answer has to carry this; remembers what is told."""
+        told = (
+            answer.high_watermark == self.told_high_watermark
+            and answer.log_start_offset == self.told_log_start
+            and not answer.error_code
+            and answer.diverging_epoch.epoch < 0
+            and (answer.records is None or len(answer.records) == 0)
+        )
+        self.told_high_watermark, self.told_log_start = answer.high_watermark, answer.log_start_offset
+        return not told
+
+
+class FetchSession:
+    """The partitions of one reader, in the order they get their turn.
+
+    Always: a partition that could answer something else than the client knows is in `dirty`.
+    """
+
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+        self.id = session_id
+        self.epoch = INITIAL_EPOCH + 1
+        self.uses_topic_ids = uses_topic_ids
+        self.items: dict[Key, FetchItem] = {}
+        self.dirty: dict[FetchItem, None] = {}
+        self.parked: Parked | None = None
+        self.last_used_ms = now_ms
+
+    def add(self, wanted: FetchPartition, topic: str | None, topic_id: bytes) -> None:
+        """A new partition or new facts about one."""
+        key: Key = (topic_id if self.uses_topic_ids else topic or "", wanted.partition)
+        item = self.items.get(key)
+        if item is None:
+            item = self.items[key] = FetchItem(self, key, topic, topic_id, wanted.partition)
+        item.update(wanted)
+        self.dirty[item] = None
+
+    def drop(self, key: Key) -> None:
+        item = self.items.pop(key, None)
+        if item is not None:
+            self.dirty.pop(item, None)
+            item.watch(None)
+
+    def had_its_turn(self, item: FetchItem) -> None:
+        """What got data goes behind the others, so that none starves while an answer is too small for all."""
+        if self.items.get(item.key) is item:
+            del self.items[item.key]
+            self.items[item.key] = item
+
+    def close(self) -> None:
+        for item in self.items.values():
+            item.watch(None)
+        self.items.clear()
+        self.dirty.clear()
+        if self.parked is not None:
+            self.parked.wake()
+
+
+class Opened(NamedTuple):
+    """The session a fetch belongs to, and whether the answer names only what is new."""
+
+    session: FetchSession
+    is_incremental: bool
+
+
+class FetchSessions:
+    """At most max.incremental.fetch.session.cache.slots of them; the longest unused goes first."""
+
+    def __init__(self, slots: int, clock: Clock, random: Random, metrics: Metrics) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._random = random
+        self._sessions: dict[int, FetchSession] = {}
+        self._evictions = metrics.counter("kafka_server_fetch_session_cache_incremental_fetch_session_evictions_total")
+        metrics.gauge("kafka_server_fetch_session_cache_num_incremental_fetch_sessions", lambda: len(self._sessions))
+
+    def open(self, request: FetchRequest, uses_topic_ids: bool) -> Opened | ErrorCode:
+        """By session id and epoch: none, a new one, the next fetch of a known one, or why that cannot be."""
+        now_ms = self._clock.monotonic_ns() // 1_000_000
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._close(request.session_id)
+            session = FetchSession(NO_SESSION, uses_topic_ids, now_ms)
+            if request.session_epoch == INITIAL_EPOCH and self._has_room(now_ms):
+                session.id = self._new_id()
+                self._sessions[session.id] = session
+            return Opened(session, False)
+        known = self._sessions.get(request.session_id)
+        if known is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if known.uses_topic_ids != uses_topic_ids:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        if known.epoch != request.session_epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        known.epoch = 1 if known.epoch == _MAX_EPOCH else known.epoch + 1
+        known.last_used_ms = now_ms
+        return Opened(known, True)
+
+    def forget(self, sessions: Iterable[FetchSession]) -> None:
+        for session in sessions:
+            self._close(session.id)
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def _has_room(self, now_ms: int) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = min(self._sessions.values(), key=lambda session: session.last_used_ms, default=None)
+        if oldest is None or now_ms - oldest.last_used_ms < _EVICTION_MS:
+            return False
+        self._evictions.add()
+        self._close(oldest.id)
+        return True
+
+    def _new_id(self) -> int:
+        while (candidate := self._random.randrange(1, _MAX_EPOCH)) in self._sessions:
+            pass
+        return candidate

@@ -1,0 +1,33 @@
+"""What a broker shows of its state, read when somebody looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+def add_gauges(broker: Broker) -> None:
+    gauge, replicas = broker.metrics.gauge, broker.replicas
+    gauge("kafka_server_replica_manager_partition_count", lambda: len(replicas.partitions))
+    gauge("kafka_server_replica_manager_leader_count", lambda: replicas.leader_count)
+    gauge(
+        "kafka_server_replica_manager_offline_replica_count",
+        lambda: sum(partition.log.failed is not None for partition in replicas.partitions.values()),
+    )
+    gauge(
+        "kafka_server_replica_manager_under_replicated_partitions",
+        lambda: sum(
+            partition.leader is not None and len(partition.isr) < len(partition.replicas)
+            for partition in replicas.partitions.values()
+        ),
+    )
+    gauge("kafka_controller_kafka_controller_active_controller_count", lambda: int(broker.controller.is_active))
+    gauge(
+        "kafka_log_log_manager_offline_log_directory_count",
+        lambda: sum(directory.offline is not None for directory in broker.storage.directories),
+    )
+    gauge("kafka_server_socket_server_metrics_connection_count", lambda: broker.server.connection_count)
+    gauge("kafka_server_kafka_server_broker_state", lambda: broker.state)
+    gauge("kafka_server_session_is_current", lambda: int(broker.is_current))

@@ -1,0 +1,1 @@
+"""What a broker does for each kind of request, a module per API family."""

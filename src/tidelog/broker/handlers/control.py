@@ -1,0 +1,87 @@
+"""LeaderAndIsr (4), StopReplica (5) and UpdateMetadata (6): what the controller tells every broker (S12.2).
+
+Only the versions that Kafka 3.9 sends are served: LeaderAndIsr from 5 (topic ids; 6 recovery state; 7 KRaft flag),
+StopReplica from 3 (leader epochs; 4 KRaft flag), UpdateMetadata from 7 (topic ids; 8 KRaft flag).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.partition import RequestError
+from tidelog.errors import ErrorCode
+from tidelog.net.channel import Call
+from tidelog.types import Epoch, TopicPartition
+from tidelog.wire.messages.controller import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+def _check(broker: Broker, controller_epoch: Epoch, broker_epoch: Epoch) -> None:
+    """A request meant for an earlier life of this broker, or from a controller that was replaced, is void."""
+    if 0 <= broker_epoch < broker.epoch:
+        raise RequestError(ErrorCode.STALE_BROKER_EPOCH)
+    broker.replicas.check_controller(controller_epoch)
+
+
+async def leader_and_isr(broker: Broker, request: LeaderAndIsrRequest, call: Call) -> LeaderAndIsrResponse:
+    try:
+        _check(broker, request.controller_epoch, request.broker_epoch)
+    except RequestError as failure:
+        return LeaderAndIsrResponse(error_code=failure.code)
+    results = await broker.replicas.apply(request.topic_states)
+    return LeaderAndIsrResponse(
+        topics=[
+            LeaderAndIsrTopicError(
+                topic_id=topic.topic_id,
+                partition_errors=[
+                    LeaderAndIsrPartitionError(
+                        partition_index=state.partition_index,
+                        error_code=results[TopicPartition(topic.topic_name, state.partition_index)],
+                    )
+                    for state in topic.partition_states
+                ],
+            )
+            for topic in request.topic_states
+        ]
+    )
+
+
+async def stop_replica(broker: Broker, request: StopReplicaRequest, call: Call) -> StopReplicaResponse:
+    try:
+        _check(broker, request.controller_epoch, request.broker_epoch)
+    except RequestError as failure:
+        return StopReplicaResponse(error_code=failure.code)
+    response = StopReplicaResponse()
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            name = TopicPartition(topic.topic_name, state.partition_index)
+            code = await broker.replicas.stop(name, state.leader_epoch, delete=state.delete_partition)
+            response.partition_errors.append(
+                StopReplicaPartitionError(
+                    topic_name=topic.topic_name, partition_index=state.partition_index, error_code=code
+                )
+            )
+        if not any(True for _ in broker.replicas.of_topic(topic.topic_name)):
+            broker.counts.forget(topic.topic_name)
+    return response
+
+
+def update_metadata(broker: Broker, request: UpdateMetadataRequest, call: Call) -> UpdateMetadataResponse:
+    try:
+        _check(broker, request.controller_epoch, request.broker_epoch)
+    except RequestError as failure:
+        return UpdateMetadataResponse(error_code=failure.code)
+    broker.metadata.apply(request)
+    return UpdateMetadataResponse()

@@ -1,0 +1,305 @@
+"""Fetch (1).
+
+4 isolation level; 5 log start offset; 7 sessions; 9 leader epochs; 10 zstd; 11 rack; 12 flexible, diverging epochs;
+13 topic ids in place of names; 14 tiered storage; 15 replica state; 16 the new leader with an error;
+17 directory ids; 18 the follower's high watermark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.fetch_sessions import NO_SESSION, FetchItem, FetchSession
+from tidelog.broker.partition import Partition, RequestError
+from tidelog.broker.regions import LogRegion
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.log.reading import Region
+from tidelog.log.segment import NotCachedError
+from tidelog.net.channel import Call
+from tidelog.types import NO_EPOCH, Offset
+from tidelog.wire import records_to_come
+from tidelog.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchResponseEpochEndOffset,
+    FetchResponseLeaderIdAndEpoch,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartitionData,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_TOPIC_IDS = 13
+_LEADER_HINTS = 16
+_READ_COMMITTED = 1
+
+
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
+    """What there is to read, at once or when there is enough of it (S2.10)."""
+    by_id = call.version >= _TOPIC_IDS
+    opened = broker.fetch_sessions.open(request, by_id)
+    if isinstance(opened, ErrorCode):
+        return FetchResponse(error_code=opened)
+    session, is_incremental = opened
+    for topic in request.forgotten_topics_data:
+        for index in topic.partitions:
+            session.drop((topic.topic_id if by_id else topic.topic, index))
+    for wanted in request.topics:
+        name = broker.metadata.name_of(wanted.topic_id) if by_id else wanted.topic
+        for partition in wanted.partitions:
+            session.add(partition, name, wanted.topic_id)
+    return _Fetch(broker, request, call, session, is_incremental).start()
+
+
+class _Fetch:
+    """One fetch while it is being answered; parked in purgatory while there is too little to read."""
+
+    def __init__(
+        self, broker: Broker, request: FetchRequest, call: Call, session: FetchSession, is_incremental: bool
+    ) -> None:
+        self._broker = broker
+        self._call = call
+        self._session = session
+        self._is_incremental = is_incremental
+        self._committed_only = request.isolation_level == _READ_COMMITTED
+        self._min_bytes = request.min_bytes
+        self._max_wait_s = request.max_wait_ms / 1000
+        self._max_bytes = min(request.max_bytes, broker.config["fetch.max.bytes"])
+        self._answers: dict[FetchItem, FetchResponsePartitionData] = {}
+        self._bytes = 0
+        self._has_error = False
+        self._is_cold = False
+        self._done: asyncio.Future[None] | None = None
+
+    def start(self) -> FetchResponse | Awaitable[FetchResponse]:
+        try:
+            self._read_dirty()
+        except NotCachedError:
+            return self._start_cold()
+        return self._respond() if self._is_satisfied else self._park()
+
+    @property
+    def _is_satisfied(self) -> bool:
+        return self._bytes >= self._min_bytes or self._has_error or self._max_wait_s <= 0 or not self._session.items
+
+    async def _start_cold(self) -> FetchResponse:
+        await self._read_dirty_cold()
+        return self._respond() if self._is_satisfied else await self._park()
+
+    # Purgatory
+
+    async def _park(self) -> FetchResponse:
+        """Until the partitions' changes satisfy it, or its time is over."""
+        loop = asyncio.get_running_loop()
+        session = self._session
+        done = self._done = loop.create_future()
+        timer = loop.call_later(self._max_wait_s, _finish, done)
+        session.parked = self
+        self._call.when_gone = lambda: _finish(done)
+        try:
+            self.wake()  # what changed while a disk thread was reading
+            await done
+        finally:
+            timer.cancel()
+            if session.parked is self:
+                session.parked = None
+        if self._is_cold:
+            await self._read_dirty_cold()
+        return self._respond()
+
+    def wake(self) -> None:
+        """Something changed: read that, and see whether it is enough now."""
+        assert self._done is not None
+        if self._done.done() or (not self._session.dirty and self._session.items):
+            return
+        try:
+            self._read_dirty()
+        except NotCachedError:
+            self._is_cold = True  # there is something, on the device
+            _finish(self._done)
+            return
+        if self._is_satisfied:
+            _finish(self._done)
+
+    # Reading
+
+    def _read_dirty(self) -> None:
+        """Read what may have news. What was answered before and is dirty again is read anew."""
+        for item in self._due():
+            self._take(item, self._read(item))
+
+    async def _read_dirty_cold(self) -> None:
+        for item in self._due():
+            self._take(item, await self._read_cold(item))
+
+    def _due(self) -> Iterable[FetchItem]:
+        """Dirty ones, in the order of their turns. A few among many are not worth walking all."""
+        dirty = self._session.dirty
+        if len(dirty) == len(self._session.items):
+            return list(self._session.items.values())
+        return list(dirty)
+
+    def _take(self, item: FetchItem, answer: FetchResponsePartitionData) -> None:
+        before = self._answers.get(item)
+        if before is not None and before.records is not None:
+            self._bytes -= len(before.records)
+        self._answers[item] = answer
+        size = len(answer.records) if answer.records is not None else 0
+        self._bytes += size
+        self._has_error = self._has_error or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+        if not size and not answer.error_code:
+            self._session.dirty.pop(item, None)
+
+    def _read(self, item: FetchItem) -> FetchResponsePartitionData:
+        try:
+            partition = self._partition_of(item)
+            diverging = _diverging_epoch(partition, item)
+            if diverging is not None:
+                return self._answer(item, partition, None, diverging)
+            room, min_one = self._room(item)
+            region = partition.log.read_now(item.fetch_offset, room, self._end(partition), min_one=min_one)
+            if region.size and self._committed_only and not partition.log.nothing_aborted_from(item.fetch_offset):
+                raise NotCachedError
+            return self._answer(item, partition, region)
+        except TidelogError as failure:
+            return self._refusal(item, failure)
+
+    async def _read_cold(self, item: FetchItem) -> FetchResponsePartitionData:
+        try:
+            partition = self._partition_of(item)
+            diverging = _diverging_epoch(partition, item)
+            if diverging is not None:
+                return self._answer(item, partition, None, diverging)
+            room, min_one = self._room(item)
+            end = self._end(partition)
+            region = await partition.log.read(item.fetch_offset, room, end, min_one=min_one)
+            answer = self._answer(item, partition, region)
+            if region.size and self._committed_only:
+                aborted = await partition.log.aborted_transactions(item.fetch_offset, end)
+                answer.aborted_transactions = [
+                    AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
+                ]
+            return answer
+        except TidelogError as failure:
+            return self._refusal(item, failure)
+
+    def _partition_of(self, item: FetchItem) -> Partition:
+        """Whether or not it can be read, the item hears of the partition's changes from now on."""
+        if item.topic is None:
+            item.topic = self._broker.metadata.name_of(item.topic_id)
+        if item.topic is None:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = self._broker.replicas.get(item.topic, item.index)
+        item.watch(partition)
+        if self._session.uses_topic_ids and partition.topic_id != item.topic_id:
+            raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        partition.leader_for(item.current_leader_epoch)
+        return partition
+
+    def _room(self, item: FetchItem) -> tuple[int, bool]:
+        """How much may be read, and whether a batch that is larger is taken all the same (the first is)."""
+        before = self._answers.get(item)
+        taken = self._bytes - (len(before.records) if before is not None and before.records is not None else 0)
+        return max(min(item.max_bytes, self._max_bytes - taken), 0), taken == 0
+
+    def _end(self, partition: Partition) -> Offset:
+        return partition.log.last_stable_offset if self._committed_only else partition.log.high_watermark
+
+    # Answers
+
+    def _answer(
+        self,
+        item: FetchItem,
+        partition: Partition,
+        region: Region | None,
+        diverging: FetchResponseEpochEndOffset | None = None,
+    ) -> FetchResponsePartitionData:
+        log = partition.log
+        answer = FetchResponsePartitionData(
+            partition_index=item.index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if self._committed_only else None,
+            records=records_to_come(LogRegion(log, region)) if region is not None and region.size else b"",
+        )
+        if diverging is not None:
+            answer.diverging_epoch = diverging
+        return answer
+
+    def _refusal(self, item: FetchItem, failure: TidelogError) -> FetchResponsePartitionData:
+        answer = FetchResponsePartitionData(
+            partition_index=item.index,
+            error_code=failure.code,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
+        )
+        if self._call.version >= _LEADER_HINTS and failure.code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ):
+            leader = self._broker.metadata.leader_at(item.topic or "", item.index, self._call.listener)
+            if leader is not None:
+                answer.current_leader = FetchResponseLeaderIdAndEpoch(
+                    leader_id=leader.broker.id, leader_epoch=leader.epoch
+                )
+        return answer
+
+    def _respond(self) -> FetchResponse:
+        topics: dict[str | bytes, FetchableTopicResponse] = {}
+        session = self._session
+        for item, answer in self._answers.items():
+            size = len(answer.records) if answer.records is not None else 0
+            if not item.is_news(answer) and self._is_incremental:
+                continue
+            topic_key = item.key[0]
+            topic = topics.get(topic_key)
+            if topic is None:
+                topic = topics[topic_key] = FetchableTopicResponse(topic=item.topic or "", topic_id=item.topic_id)
+            topic.partitions.append(answer)
+            if size:
+                session.had_its_turn(item)
+                self._broker.counts.read(item.topic or "", size)
+        if session.id == NO_SESSION:
+            session.close()
+        response = FetchResponse(session_id=session.id, responses=list(topics.values()))
+        if self._call.version >= _LEADER_HINTS:
+            response.node_endpoints = self._endpoints(topics.values())
+        return response
+
+    def _endpoints(self, topics: Iterable[FetchableTopicResponse]) -> list[FetchResponseNodeEndpoint]:
+        """Addresses of the leaders that errors point to (KIP-951)."""
+        brokers = {
+            partition.current_leader.leader_id: None
+            for topic in topics
+            for partition in topic.partitions
+            if partition.error_code and partition.current_leader.leader_id >= 0
+        }
+        found = []
+        for broker_id in brokers:
+            broker = self._broker.metadata.brokers.get(broker_id)
+            if broker is not None and self._call.listener in broker.endpoints:
+                host, port = broker.endpoints[self._call.listener]
+                found.append(FetchResponseNodeEndpoint(node_id=broker_id, host=host, port=port, rack=broker.rack))
+        return found
+
+
+def _finish(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _diverging_epoch(partition: Partition, item: FetchItem) -> FetchResponseEpochEndOffset | None:
+    """Where a reader's log and this one part, if they do (S4.5)."""
+    if item.last_fetched_epoch == NO_EPOCH:
+        return None
+    epoch, end_offset = partition.log.epochs.end_offset_for(item.last_fetched_epoch, partition.log.log_end_offset)
+    if epoch < item.last_fetched_epoch or end_offset < item.fetch_offset:
+        return FetchResponseEpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None

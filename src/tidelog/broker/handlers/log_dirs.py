@@ -1,0 +1,53 @@
+"""DescribeLogDirs (35): 1 throttle time; 2 flexible; 3 an error for all; 4 the size of the volumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.errors import ErrorCode
+from tidelog.log.directory import LogDirectory
+from tidelog.net.channel import Call
+from tidelog.types import TopicPartition
+from tidelog.wire.messages.topics import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+async def describe_log_dirs(broker: Broker, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse:
+    wanted: set[TopicPartition] | None = None
+    if request.topics is not None:
+        wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return DescribeLogDirsResponse(
+        results=[await _describe(broker, one, wanted) for one in broker.replicas.directories]
+    )
+
+
+async def _describe(
+    broker: Broker, directory: LogDirectory, wanted: set[TopicPartition] | None
+) -> DescribeLogDirsResult:
+    result = DescribeLogDirsResult(log_dir=directory.path)
+    if directory.offline is not None:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for name, log in directory.logs.items():
+        if wanted is not None and name not in wanted:
+            continue
+        topic = topics.setdefault(name.topic, DescribeLogDirsTopic(name=name.topic))
+        lag = max(log.high_watermark - log.log_end_offset, 0)
+        topic.partitions.append(
+            DescribeLogDirsPartition(partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lag)
+        )
+    result.topics = list(topics.values())
+    disk, path = broker.disk, directory.path
+    result.total_bytes, result.usable_bytes = await disk.submit(
+        f"{path} space", lambda: (disk.total_bytes(path), disk.free_bytes(path))
+    )
+    return result

@@ -1,0 +1,146 @@
+"""ListOffsets (2), OffsetForLeaderEpoch (23) and DeleteRecords (21).
+
+ListOffsets: 1 one offset per partition; 2 isolation level; 4 leader epochs; 5 OFFSET_NOT_AVAILABLE; 6 flexible; 7 the
+largest timestamp (-3); 8 the earliest local offset (-4); 9 the latest tiered offset (-5); 10 a timeout.
+OffsetForLeaderEpoch: 2 the reader's leader epoch; 3 replica id; 4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.partition import RequestError
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.log.reading import LATEST
+from tidelog.log.trimming import advance_log_start
+from tidelog.net.channel import Call
+from tidelog.wire.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_LATEST_TIERED = -5
+_SINCE = {-3: 7, -4: 8, _LATEST_TIERED: 9}
+"""What may be asked for in place of a time, and from which version on."""
+_READ_COMMITTED = 1
+_CONSUMER = -1
+_TO_THE_HIGH_WATERMARK = -1
+
+
+async def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
+    seen: dict[tuple[str, int], int] = {}
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            key = (topic.name, wanted.partition_index)
+            seen[key] = seen.get(key, 0) + 1
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for wanted in topic.partitions:
+            try:
+                if seen[topic.name, wanted.partition_index] > 1:
+                    raise RequestError(ErrorCode.INVALID_REQUEST)
+                answers.append(await _list(broker, topic.name, wanted, request, call.version))
+            except TidelogError as failure:
+                answers.append(
+                    ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=failure.code)
+                )
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _list(
+    broker: Broker, topic: str, wanted: ListOffsetsPartition, request: ListOffsetsRequest, version: int
+) -> ListOffsetsPartitionResponse:
+    if wanted.timestamp < _LATEST_TIERED or version < _SINCE.get(wanted.timestamp, 0):
+        raise RequestError(ErrorCode.UNSUPPORTED_VERSION)
+    partition = broker.replicas.get(topic, wanted.partition_index)
+    leader = partition.leader_for(wanted.current_leader_epoch)
+    log = partition.log
+    end = log.log_end_offset
+    if request.replica_id == _CONSUMER:
+        end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
+        if wanted.timestamp == LATEST and log.high_watermark < leader.epoch_start_offset:
+            raise RequestError(ErrorCode.OFFSET_NOT_AVAILABLE)  # S1.3: it will be higher than this
+    answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    if wanted.timestamp != _LATEST_TIERED:
+        found = await log.find_offset(wanted.timestamp, end)
+        if found is not None:
+            answer.timestamp, answer.offset, answer.leader_epoch = found
+            if answer.leader_epoch < 0:
+                answer.leader_epoch = leader.epoch
+    return answer
+
+
+def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
+) -> OffsetForLeaderEpochResponse:
+    """Where an epoch ends (S4.4)."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_epoch_end(broker, topic.topic, one) for one in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _epoch_end(
+    broker: Broker, topic: str, wanted: OffsetForLeaderPartition
+) -> OffsetForLeaderEpochResponseEpochEndOffset:
+    answer = OffsetForLeaderEpochResponseEpochEndOffset(partition=wanted.partition)
+    try:
+        partition = broker.replicas.get(topic, wanted.partition)
+        partition.leader_for(wanted.current_leader_epoch)
+        log = partition.log
+        answer.leader_epoch, answer.end_offset = log.epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
+    except TidelogError as failure:
+        answer.error_code = failure.code
+    return answer
+
+
+def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+    """Move the start of logs forward (S10.2)."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name, partitions=[_delete(broker, topic.name, one) for one in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete(broker: Broker, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    try:
+        partition = broker.replicas.leading(topic, wanted.partition_index)
+        log = partition.log
+        if not partition.rules.may_delete_records:
+            raise RequestError(ErrorCode.POLICY_VIOLATION)
+        offset = log.high_watermark if wanted.offset == _TO_THE_HIGH_WATERMARK else wanted.offset
+        if offset < 0:
+            raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        advance_log_start(log, offset)
+        partition.log_start_moved()
+        return DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=log.log_start_offset)
+    except TidelogError as failure:
+        return DeleteRecordsPartitionResult(
+            partition_index=wanted.partition_index, low_watermark=-1, error_code=failure.code
+        )

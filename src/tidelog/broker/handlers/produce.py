@@ -1,0 +1,206 @@
+"""Produce (0).
+
+3 record batches v2; 4 KAFKA_STORAGE_ERROR; 5 log_start_offset; 7 zstd; 8 errors of single records and a message;
+9 flexible; 10 the new leader with an error; 11, 12 transactions; 13 topic ids in place of names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.partition import Partition, RequestError
+from tidelog.broker.write_rules import check
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.net.channel import Call
+from tidelog.types import Offset
+from tidelog.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponseLeaderIdAndEpoch,
+    ProduceResponseNodeEndpoint,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_TOPIC_IDS = 13
+_LEADER_HINTS = 10
+ALL = -1
+
+
+class _Written:
+    """One partition of a produce that was appended: what HW must reach before acks=all is answered."""
+
+    __slots__ = ("partition", "required_offset", "response")
+
+    def __init__(self, partition: Partition, required_offset: Offset, response: PartitionProduceResponse) -> None:
+        self.partition = partition
+        self.required_offset = required_offset
+        self.response = response
+
+
+def produce(
+    broker: Broker, request: ProduceRequest, call: Call
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """Append to each partition; answer when `acks` is fulfilled (S3.2)."""
+    acks, by_id = request.acks, call.version >= _TOPIC_IDS
+    topics: list[TopicProduceResponse] = []
+    written: list[_Written] = []
+    for topic in request.topic_data:
+        name = broker.metadata.name_of(topic.topic_id) if by_id else topic.name
+        answers: list[PartitionProduceResponse] = []
+        for data in topic.partition_data:
+            try:
+                if acks not in (0, 1, ALL):
+                    raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
+                if name is None:
+                    raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
+                written.append(_append(broker, name, data, acks))
+                answers.append(written[-1].response)
+            except TidelogError as failure:
+                answers.append(_refusal(data.index, failure))
+        topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+    for one in written:
+        one.partition.appended_all()
+    response = ProduceResponse(responses=topics)
+    if acks == 0:
+        _close_on_error(response, call)
+        return None
+    if any(one.partition.log.flush_due for one in written):
+        return _finish_flushed(broker, response, written, request, call)
+    if acks == ALL and any(not one.partition.is_committed(one.required_offset) for one in written):
+        return _finish_committed(broker, response, written, request, call)
+    return _finish(broker, response, written, call)
+
+
+def _append(broker: Broker, topic: str, data: PartitionProduceData, acks: int) -> _Written:
+    partition = broker.replicas.leading(topic, data.index)
+    rules = partition.rules
+    if (
+        acks == ALL
+        and partition.leader is not None
+        and not partition.leader.has_enough_replicas(rules.min_insync_replicas)
+    ):
+        raise RequestError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(partition.isr)} replicas of {partition.name} are in sync; "
+            f"min.insync.replicas = {rules.min_insync_replicas}",
+        )
+    batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms())
+    if header.is_transactional:
+        raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+    appended = partition.append(batch, header)
+    broker.counts.written(topic, len(batch), header.record_count)
+    response = PartitionProduceResponse(
+        index=data.index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=append_time_ms,
+        log_start_offset=partition.log.log_start_offset,
+    )
+    return _Written(partition, appended.last_offset + 1, response)
+
+
+def _refusal(index: int, failure: TidelogError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        error_code=failure.code,
+        base_offset=-1,
+        error_message=None if str(failure) == failure.code.name else str(failure),
+    )
+
+
+def _close_on_error(response: ProduceResponse, call: Call) -> None:
+    """acks=0 has no answer to carry an error, so the connection ends: the client then looks for the leader anew."""
+    errors = [
+        f"{ErrorCode(partition.error_code).name} for {topic.name}-{partition.index}"
+        for topic in response.responses
+        for partition in topic.partition_responses
+        if partition.error_code
+    ]
+    if errors:
+        call.connection.close(f"a produce with acks=0 failed: {errors[0]}")
+
+
+async def _finish_flushed(
+    broker: Broker, response: ProduceResponse, written: list[_Written], request: ProduceRequest, call: Call
+) -> ProduceResponse:
+    """flush.messages or flush.ms: what is acknowledged is on the device (S3.3)."""
+    for one in written:
+        try:
+            await one.partition.log.flush_if_due()
+        except TidelogError as failure:
+            one.response.error_code = failure.code
+    if request.acks == ALL:
+        return await _finish_committed(broker, response, written, request, call)
+    return _finish(broker, response, written, call)
+
+
+async def _finish_committed(
+    broker: Broker, response: ProduceResponse, written: list[_Written], request: ProduceRequest, call: Call
+) -> ProduceResponse:
+    """In purgatory until HW has passed all of them, or their time is over (S7.2)."""
+    deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    waiting = [
+        (one, _Commit(one, deadline))
+        for one in written
+        if not one.response.error_code and not one.partition.is_committed(one.required_offset)
+    ]
+    for one, commit in waiting:
+        one.response.error_code = await commit.result
+    return _finish(broker, response, written, call)
+
+
+class _Commit:
+    """Waits for HW to pass what was written to one partition, until its deadline."""
+
+    def __init__(self, one: _Written, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.result: asyncio.Future[ErrorCode] = loop.create_future()
+        self._partition = one.partition
+        self._timer = loop.call_at(deadline, self._too_late)
+        one.partition.when_committed(one.required_offset, self._answer)
+
+    def _answer(self, code: ErrorCode) -> None:
+        self._timer.cancel()
+        self.result.set_result(code)
+
+    def _too_late(self) -> None:
+        self._partition.forget_waiting(self._answer)
+        self.result.set_result(ErrorCode.REQUEST_TIMED_OUT)
+
+
+def _finish(broker: Broker, response: ProduceResponse, written: list[_Written], call: Call) -> ProduceResponse:
+    """A broker whose session may be over acknowledges nothing: another may lead by now."""
+    if written and not broker.is_current:
+        for one in written:
+            one.response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if call.version >= _LEADER_HINTS:
+        _add_leaders(broker, response, call)
+    return response
+
+
+def _add_leaders(broker: Broker, response: ProduceResponse, call: Call) -> None:
+    """Where to go instead, for partitions that have another leader (KIP-951)."""
+    hints: dict[int, ProduceResponseNodeEndpoint] = {}
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            if partition.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            name = topic.name or broker.metadata.name_of(topic.topic_id) or ""
+            leader = broker.metadata.leader_at(name, partition.index, call.listener)
+            if leader is not None:
+                partition.current_leader = ProduceResponseLeaderIdAndEpoch(
+                    leader_id=leader.broker.id, leader_epoch=leader.epoch
+                )
+                hints[leader.broker.id] = ProduceResponseNodeEndpoint(
+                    node_id=leader.broker.id,
+                    host=leader.endpoint.host,
+                    port=leader.endpoint.port,
+                    rack=leader.broker.rack,
+                )
+    response.node_endpoints = list(hints.values())

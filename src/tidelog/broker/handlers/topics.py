@@ -1,0 +1,248 @@
+"""CreateTopics (19), DeleteTopics (20) and CreatePartitions (37): served by the broker that is controller.
+
+| API              | versions | what they added                                                                    |
+|------------------|----------|------------------------------------------------------------------------------------|
+| CreateTopics     | 2 - 7    | 2 throttle time; 4 defaults for -1; 5 flexible, the topic in the answer; 7 its id   |
+| DeleteTopics     | 1 - 6    | 1 throttle time; 3 TOPIC_DELETION_DISABLED; 4 flexible; 5 messages; 6 by topic id   |
+| CreatePartitions | 0 - 3    | 2 flexible; 3 the quota error                                                      |
+
+Each writes what is asked for and then waits, up to the request's timeout, until this broker's metadata shows it: with
+leaders, or gone. What takes longer is REQUEST_TIMED_OUT, and happens all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.broker.control.admin import MorePartitions, TopicResult
+from tidelog.broker.control.shell import NotControllerError
+from tidelog.config.resolution import describe_topic
+from tidelog.config.topic import topic_config
+from tidelog.controller.topics import NewTopic
+from tidelog.errors import ErrorCode
+from tidelog.net.channel import Call
+from tidelog.wire import ZERO_UUID
+from tidelog.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_DELETION_DISABLED_SINCE = 3
+_BY_ID_SINCE = 6
+
+
+# CreateTopics
+
+
+async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    twice = _repeated([topic.name for topic in request.topics])
+    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in twice]
+    try:
+        results = await broker.topic_admin.create_topics(wanted, validate_only=request.validate_only)
+    except NotControllerError as failure:
+        return CreateTopicsResponse(
+            topics=[_failed_creation(TopicResult(name, failure.code, str(failure))) for name in _names(request.topics)]
+        )
+    if not request.validate_only:
+        results = await _wait(broker, results, request.timeout_ms, lambda result: _has_leaders(broker, result))
+    answered = {result.name: result for result in results}
+    answered |= {name: _named_twice(name) for name in twice}
+    return CreateTopicsResponse(topics=[_creation(broker, answered[name]) for name in _names(request.topics)])
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        [(config.name, config.value) for config in topic.configs],
+    )
+
+
+def _creation(broker: Broker, result: TopicResult) -> CreatableTopicResult:
+    plan = result.plan
+    if plan is None or result.code:
+        return _failed_creation(result)
+    entries = describe_topic(topic_config(broker.config, plan.configs), plan.configs, broker.config)
+    return CreatableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        num_partitions=len(plan.assignments),
+        replication_factor=len(plan.assignments[0].replicas),
+        configs=[
+            CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _failed_creation(result: TopicResult) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=result.name, topic_id=result.topic_id, error_code=result.code, error_message=result.message, configs=[]
+    )
+
+
+# CreatePartitions
+
+
+async def create_partitions(broker: Broker, request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
+    twice = _repeated([topic.name for topic in request.topics])
+    wanted = [
+        MorePartitions(
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
+        )
+        for topic in request.topics
+        if topic.name not in twice
+    ]
+    try:
+        results = await broker.topic_admin.create_partitions(wanted, validate_only=request.validate_only)
+    except NotControllerError as failure:
+        results = [TopicResult(topic.name, failure.code, str(failure)) for topic in wanted]
+    if not request.validate_only:
+        results = await _wait(broker, results, request.timeout_ms, lambda result: _has_leaders(broker, result))
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=result.name, error_code=result.code, error_message=result.message)
+            for result in [*results, *map(_named_twice, twice)]
+        ]
+    )
+
+
+# DeleteTopics
+
+
+async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    by_id = call.version >= _BY_ID_SINCE
+    asked = [(t.name, t.topic_id) for t in request.topics] if by_id else [(n, ZERO_UUID) for n in request.topic_names]
+    if not broker.controller.is_active:
+        return _all_refused(asked, ErrorCode.NOT_CONTROLLER, f"Broker {broker.id} is not the controller.")
+    if not broker.config["delete.topic.enable"]:
+        known = call.version >= _DELETION_DISABLED_SINCE
+        code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
+        return _all_refused(asked, code, "Topics are not deleted here: delete.topic.enable is false.")
+    names, refused = _resolve(broker, asked)
+    try:
+        results = await broker.topic_admin.delete_topics(names)
+    except NotControllerError as failure:
+        return _all_refused(asked, failure.code, str(failure))
+    deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    results = await _wait(broker, results, request.timeout_ms, lambda result: _is_gone(broker, result))
+    gone = [result.name for result in results if not result.code]
+    await broker.topic_admin.wait_deleted(gone, deadline - asyncio.get_running_loop().time())
+    responses = [
+        DeletableTopicResult(
+            name=result.name, topic_id=result.topic_id, error_code=result.code, error_message=result.message
+        )
+        for result in results
+    ]
+    return DeleteTopicsResponse(responses=[*responses, *refused])
+
+
+def _resolve(broker: Broker, asked: Sequence[tuple[str | None, bytes]]) -> tuple[list[str], list[DeletableTopicResult]]:
+    """The names of the topics meant, each once, and the answers for those that mean none."""
+    names: list[str] = []
+    refused: list[DeletableTopicResult] = []
+
+    def refuse(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -> None:
+        refused.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message))
+
+    for (name, topic_id), times in Counter(asked).items():
+        if (name is None) == (topic_id == ZERO_UUID):
+            refuse(name, topic_id, ErrorCode.INVALID_REQUEST, "Either the topic's name or its id must be given.")
+        elif times > 1:
+            refuse(name, topic_id, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
+        else:
+            found = name if name is not None else broker.topic_admin.name_of(topic_id)
+            if found is None:
+                refuse(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+            elif found in names:
+                refuse(name, topic_id, ErrorCode.INVALID_REQUEST, "The topic is named and given by its id as well.")
+            else:
+                names.append(found)
+    return names, refused
+
+
+def _all_refused(asked: Sequence[tuple[str | None, bytes]], code: ErrorCode, message: str) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
+            for name, topic_id in asked
+        ]
+    )
+
+
+# Waiting
+
+
+async def _wait(
+    broker: Broker, results: Sequence[TopicResult], timeout_ms: int, is_done: Callable[[TopicResult], bool]
+) -> list[TopicResult]:
+    """The results, with REQUEST_TIMED_OUT for what was not done in time. With no time at all, nothing was."""
+    pending = [result for result in results if not result.code]
+    if timeout_ms > 0 and pending:
+        await broker.metadata.wait_until(lambda: all(map(is_done, pending)), timeout_ms / 1000)
+    return [
+        result
+        if result.code or (timeout_ms > 0 and is_done(result))
+        else result._replace(
+            code=ErrorCode.REQUEST_TIMED_OUT, message="It is being done, but was not within the timeout."
+        )
+        for result in results
+    ]
+
+
+def _has_leaders(broker: Broker, result: TopicResult) -> bool:
+    topic = broker.metadata.topic(result.name)
+    return (
+        topic is not None
+        and result.plan is not None
+        and topic.topic_id == result.topic_id
+        and len(topic.partitions) >= len(result.plan.assignments)
+        and topic.has_leaders
+    )
+
+
+def _is_gone(broker: Broker, result: TopicResult) -> bool:
+    """Another topic of the same name may be there by now."""
+    topic = broker.metadata.topic(result.name)
+    return topic is None or topic.topic_id != result.topic_id
+
+
+# Pieces
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name, times in Counter(names).items() if times > 1]
+
+
+def _names(topics: Sequence[CreatableTopic]) -> list[str]:
+    """Each once: a topic has one answer."""
+    return list(dict.fromkeys(topic.name for topic in topics))
+
+
+def _named_twice(name: str) -> TopicResult:
+    return TopicResult(name, ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once.")

@@ -1,0 +1,116 @@
+"""The broker process: from a configuration to a running broker, until it is told to stop or cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable
+
+import uvloop
+
+from tidelog.broker.broker import Broker
+from tidelog.config.broker import BrokerConfig
+from tidelog.coordination.port import Coordination
+from tidelog.errors import TidelogError
+from tidelog.host.limits import raise_open_file_limit
+from tidelog.host.machine import RealPorts
+from tidelog.ports import Clock
+
+_log = logging.getLogger(__name__)
+
+_YOUNG_OBJECTS = 20_000
+"""The hot path makes no cycles, so it is not worth looking for them often."""
+
+
+def run(config: BrokerConfig, on_ready: Callable[[Broker], None] = lambda broker: None) -> int:
+    """The exit status: 0 after a clean stop, 1 if the broker could not start or had to give up."""
+    raise_open_file_limit()
+    for warning in config.warnings:
+        _log.warning("%s", warning)
+    return uvloop.run(_run(config, on_ready))
+
+
+async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
+    loop = asyncio.get_running_loop()
+    told_to_stop: asyncio.Future[str] = loop.create_future()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _stop, told_to_stop, number.name)
+    ports = RealPorts(num_io_threads=config["num.io.threads"])
+    broker = Broker(config, ports, open_coordination(config, ports.clock))
+    starting = asyncio.ensure_future(_start(broker, on_ready))
+    try:
+        await _first_of(starting, told_to_stop, broker.failed)
+        if starting.done() and not starting.cancelled() and starting.exception() is None:
+            await _first_of(told_to_stop, broker.failed)
+        if broker.failed.done():
+            return 1
+        if told_to_stop.done():
+            _log.info("stopping (%s)", told_to_stop.result())
+        return 0 if told_to_stop.done() else 1
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await _stop_broker(broker)
+        if not starting.cancelled() and (failure := starting.exception()) is not None:
+            _report(failure)
+        ports.close()
+
+
+async def _start(broker: Broker, on_ready: Callable[[Broker], None]) -> None:
+    await broker.start()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, 10, 10)
+    addresses = ", ".join(f"{name} port {port}" for name, port in broker.ports_bound.items())
+    _log.info("broker %d is ready: %s", broker.id, addresses)
+    on_ready(broker)
+
+
+async def _stop_broker(broker: Broker) -> None:
+    try:
+        await broker.stop()
+    except TidelogError as failure:
+        _log.error("the stop was not clean: %s", failure)
+
+
+def _report(failure: BaseException) -> None:
+    if isinstance(failure, TidelogError | OSError):
+        _log.critical("cannot start: %s", failure)
+    else:
+        _log.critical("cannot start", exc_info=failure)
+
+
+def _stop(told: asyncio.Future[str], name: str) -> None:
+    if not told.done():
+        told.set_result(name)
+
+
+async def _first_of(*futures: asyncio.Future[str] | asyncio.Task[None]) -> None:
+    """Until one of them is done."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(wake)
+    await done
+
+
+def open_coordination(config: BrokerConfig, clock: Clock) -> Coordination:
+    """The store that `tidelog.coordination` names."""
+    kind = config["tidelog.coordination"]
+    if kind == "memory":
+        from tidelog.coordination.memory import MemoryCoordination
+
+        return MemoryCoordination(clock)
+    if kind == "embedded":
+        from tidelog.coordination.embedded import EmbeddedCoordination
+
+        os.makedirs(config.coordination_dir, exist_ok=True)
+        return EmbeddedCoordination(config.coordination_dir, clock)
+    raise TidelogError("ZooKeeper is not served yet; remove zookeeper.connect to use the embedded coordination")

@@ -1,0 +1,155 @@
+"""What every broker knows of the cluster: brokers, topics, leaders. The controller pushes it with UpdateMetadata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from tidelog.types import BrokerId, Epoch
+from tidelog.wire import ZERO_UUID
+from tidelog.wire.messages.controller import UpdateMetadataPartitionState, UpdateMetadataRequest
+
+NO_LEADER = -1
+LEADER_DURING_DELETE = -2
+"""A partition with this leader is being deleted, and is not known any more."""
+
+
+FULL_UPDATE = 2
+"""The type of an UpdateMetadata that names every topic there is."""
+
+
+class Endpoint(NamedTuple):
+    host: str
+    port: int
+
+
+class LiveBroker(NamedTuple):
+    id: BrokerId
+    endpoints: Mapping[str, Endpoint]
+    """By listener name: a client is told the addresses of the listener it came through."""
+    rack: str | None
+
+
+class PartitionMetadata(NamedTuple):
+    leader: BrokerId
+    leader_epoch: Epoch
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    offline_replicas: tuple[BrokerId, ...]
+
+
+class TopicMetadata(NamedTuple):
+    name: str
+    topic_id: bytes
+    partitions: dict[int, PartitionMetadata]
+
+    @property
+    def has_leaders(self) -> bool:
+        return all(partition.leader >= 0 for partition in self.partitions.values())
+
+
+class LeaderAt(NamedTuple):
+    """Where the leader of a partition is, for a client that has to go there."""
+
+    broker: LiveBroker
+    endpoint: Endpoint
+    epoch: Epoch
+
+
+class MetadataCache:
+    """Replaced piece by piece by each UpdateMetadata; nobody else changes it."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, LiveBroker] = {}
+        self.topics: dict[str, TopicMetadata] = {}
+        self.controller_id: BrokerId = NO_LEADER
+        self._names: dict[bytes, str] = {}
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        return self.topics.get(name)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return self._names.get(topic_id)
+
+    def partition(self, topic: str, index: int) -> PartitionMetadata | None:
+        found = self.topics.get(topic)
+        return None if found is None else found.partitions.get(index)
+
+    def leader_at(self, topic: str, index: int, listener: str) -> LeaderAt | None:
+        partition = self.partition(topic, index)
+        broker = None if partition is None else self.brokers.get(partition.leader)
+        if partition is None or broker is None or listener not in broker.endpoints:
+            return None
+        return LeaderAt(broker, broker.endpoints[listener], partition.leader_epoch)
+
+    def brokers_on(self, listener: str) -> list[LiveBroker]:
+        """Those that can be reached through a listener, by id."""
+        return [broker for _, broker in sorted(self.brokers.items()) if listener in broker.endpoints]
+
+    def apply(self, request: UpdateMetadataRequest) -> None:
+        self.controller_id = request.controller_id
+        self.brokers = {
+            broker.id: LiveBroker(
+                broker.id,
+                {endpoint.listener: Endpoint(endpoint.host, endpoint.port) for endpoint in broker.endpoints},
+                broker.rack,
+            )
+            for broker in request.live_brokers
+        }
+        if request.type == FULL_UPDATE:
+            named = {topic.topic_name for topic in request.topic_states}
+            for name in [name for name in self.topics if name not in named]:
+                self._forget(name)
+        for topic in request.topic_states:
+            self._apply_topic(topic.topic_name, topic.topic_id, topic.partition_states)
+        for future, condition in list(self._waiting.items()):
+            if not future.done() and condition():
+                future.set_result(None)
+
+    def _apply_topic(self, name: str, topic_id: bytes, states: Iterable[UpdateMetadataPartitionState]) -> None:
+        known = self.topics.get(name)
+        if known is not None and topic_id != ZERO_UUID and known.topic_id != topic_id:
+            known = None  # deleted and created anew
+        partitions = dict(known.partitions) if known is not None else {}
+        for state in states:
+            if state.leader == LEADER_DURING_DELETE:
+                partitions.pop(state.partition_index, None)
+            else:
+                partitions[state.partition_index] = PartitionMetadata(
+                    state.leader,
+                    state.leader_epoch,
+                    tuple(state.isr),
+                    tuple(state.replicas),
+                    tuple(state.offline_replicas),
+                )
+        self._forget(name)
+        if partitions:
+            self.topics[name] = TopicMetadata(name, topic_id, dict(sorted(partitions.items())))
+            if topic_id != ZERO_UUID:
+                self._names[topic_id] = name
+
+    def _forget(self, name: str) -> None:
+        old = self.topics.pop(name, None)
+        if old is not None:
+            self._names.pop(old.topic_id, None)
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """False if it did not hold in time. Looked at now and after each update."""
+        if condition():
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = condition
+        timer = asyncio.get_running_loop().call_later(max(timeout_s, 0.0), future.cancel)
+        try:
+            await future
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return condition()
+        finally:
+            timer.cancel()
+            del self._waiting[future]
+        return True

@@ -1,0 +1,43 @@
+"""A stretch of a log that a fetch answer announces and that is read as the client takes it."""
+
+from __future__ import annotations
+
+from tidelog.log.log import Log
+from tidelog.log.reading import Region
+from tidelog.net.outbox import RegionGoneError
+from tidelog.types import Buffer
+
+
+class LogRegion:
+    """The bytes may be gone when their turn comes: retention or truncation does not wait for slow readers."""
+
+    __slots__ = ("_log", "_region")
+
+    def __init__(self, log: Log, region: Region) -> None:
+        self._log = log
+        self._region = region
+
+    def __len__(self) -> int:
+        return self._region.size
+
+    def read_now(self, start: int, size: int) -> Buffer | None:
+        try:
+            data = self._region.file.read_cached(self._region.position + start, size)
+        except ValueError:
+            raise self._gone() from None
+        return None if data is None else self._whole(data, size)
+
+    async def read(self, start: int, size: int) -> Buffer:
+        file, position = self._region.file, self._region.position + start
+        try:
+            return self._whole(await self._log.work.beside(lambda: file.read_at(position, size)), size)
+        except ValueError:
+            raise self._gone() from None
+
+    def _whole(self, data: Buffer, size: int) -> Buffer:
+        if len(data) != size:
+            raise self._gone()
+        return data
+
+    def _gone(self) -> RegionGoneError:
+        return RegionGoneError(f"{self._log.partition} was cut while an answer with its records was being sent")

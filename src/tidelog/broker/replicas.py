@@ -1,0 +1,186 @@
+"""All replicas that live on this broker, and what the controller tells it about them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from tidelog.broker.partition import NO_LEADER, Partition, RequestError
+from tidelog.broker.write_rules import WriteRules
+from tidelog.errors import ErrorCode, StorageError, TidelogError
+from tidelog.log.config import LogConfig
+from tidelog.log.directory import LogDirectory
+from tidelog.log.log import Log
+from tidelog.log.meta import read_topic_id
+from tidelog.ports import Disk
+from tidelog.replication.leader import Leader
+from tidelog.types import BrokerId, Epoch, TopicPartition
+from tidelog.wire import ZERO_UUID
+from tidelog.wire.messages.controller import LeaderAndIsrPartitionState, LeaderAndIsrTopicState
+
+_log = logging.getLogger(__name__)
+
+
+class Replicas:
+    """Partitions by name. Controller requests are applied one after the other."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        disk: Disk,
+        directories: Sequence[LogDirectory],
+        log_config_of: Callable[[str], LogConfig],
+        rules_of: Callable[[str], WriteRules],
+        is_known: Callable[[str, int], bool],
+        refresh_topic: Callable[[str], Awaitable[object]],
+    ) -> None:
+        self.directories = list(directories)
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.controller_epoch: Epoch = 0
+        self._broker_id = broker_id
+        self._disk = disk
+        self._log_config_of = log_config_of
+        self._rules_of = rules_of
+        self._is_known = is_known
+        self._refresh_topic = refresh_topic
+        """Has a topic's settings read before its first log is made here."""
+        self._one_at_a_time = asyncio.Lock()
+        self._opening: Counter[str] = Counter()
+        """How many logs are just being made in each directory."""
+
+    # Finding
+
+    def get(self, topic: str, index: int) -> Partition:
+        """The partition if it is here; else what to tell who asks for it."""
+        partition = self.partitions.get((topic, index))  # type: ignore[call-overload]
+        if partition is not None:
+            if partition.log.failed is not None:
+                raise StorageError(f"{partition.name} is offline: {partition.log.failed}")
+            found: Partition = partition
+            return found
+        if self._is_known(topic, index):
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def leading(self, topic: str, index: int) -> Partition:
+        partition = self.get(topic, index)
+        if partition.leader is None:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    @property
+    def leader_count(self) -> int:
+        return sum(partition.leader is not None for partition in self.partitions.values())
+
+    def of_topic(self, topic: str) -> Iterable[Partition]:
+        return [partition for name, partition in self.partitions.items() if name.topic == topic]
+
+    # What the controller says
+
+    def check_controller(self, controller_epoch: Epoch) -> None:
+        """An older controller has been replaced (S12.1)."""
+        if controller_epoch < self.controller_epoch:
+            raise RequestError(ErrorCode.STALE_CONTROLLER_EPOCH)
+        self.controller_epoch = controller_epoch
+
+    async def apply(self, topics: Iterable[LeaderAndIsrTopicState]) -> dict[TopicPartition, ErrorCode]:
+        """Lead or follow as LeaderAndIsr says."""
+        wanted = [
+            (TopicPartition(topic.topic_name, state.partition_index), topic.topic_id, state)
+            for topic in topics
+            for state in topic.partition_states
+        ]
+        async with self._one_at_a_time:
+            for topic_name in dict.fromkeys(name.topic for name, _, _ in wanted if name not in self.partitions):
+                await self._refresh_topic(topic_name)
+            codes = await asyncio.gather(*(self._apply_one(*one) for one in wanted))
+        return {name: code for (name, _, _), code in zip(wanted, codes, strict=True)}
+
+    async def _apply_one(self, name: TopicPartition, topic_id: bytes, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        try:
+            if self._broker_id not in state.replicas:
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partition = self.partitions.get(name)
+            if partition is None:
+                partition = await self._open(name, topic_id)
+            if topic_id not in (ZERO_UUID, partition.topic_id):
+                raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
+            if state.leader_epoch < partition.leader_epoch:
+                raise RequestError(ErrorCode.STALE_CONTROLLER_EPOCH)
+            await self._take_role(partition, state)
+        except TidelogError as failure:
+            _log.warning("cannot take %s over: %s", name, failure)
+            return failure.code
+        return ErrorCode.NONE
+
+    async def _take_role(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
+        is_new_term = state.leader_epoch != partition.leader_epoch
+        partition.controller_epoch = state.controller_epoch
+        partition.partition_epoch = state.partition_epoch
+        partition.replicas, partition.isr = tuple(state.replicas), tuple(state.isr)
+        partition.leader_id = state.leader
+        if state.leader != self._broker_id:
+            partition.leader_epoch = state.leader_epoch
+            partition.follow()
+            return
+        log = partition.log
+        if partition.leader is not None and not is_new_term:
+            partition.isr_changed(state.isr)
+            return
+        await log.begin_epoch(state.leader_epoch)
+        partition.leader_epoch = state.leader_epoch
+        partition.lead(
+            Leader(
+                self._broker_id, state.leader_epoch, state.replicas, state.isr, log.log_end_offset, log.high_watermark
+            )
+        )
+
+    async def _open(self, name: TopicPartition, topic_id: bytes) -> Partition:
+        """A found log, or a new one in the directory with the fewest."""
+        online = [directory for directory in self.directories if directory.offline is None]
+        holding = [directory for directory in online if name in directory.logs]
+        if not online:
+            raise StorageError("no log directory is online")
+        directory = holding[0] if holding else min(online, key=lambda one: len(one.logs) + self._opening[one.path])
+        self._opening[directory.path] += 1
+        try:
+            log = await directory.create(name, None if topic_id == ZERO_UUID else topic_id)
+        finally:
+            self._opening[directory.path] -= 1
+        log.config = self._log_config_of(name.topic)  # a found one was opened with what was known at the start
+        partition = Partition(name, await self._topic_id_of(log, topic_id), log, self._rules_of(name.topic))
+        self.partitions[name] = partition
+        return partition
+
+    async def _topic_id_of(self, log: Log, told: bytes) -> bytes:
+        directory = log.directory
+        written = await log.work.beside(lambda: read_topic_id(self._disk, directory))
+        return told if written is None else written
+
+    async def stop(self, name: TopicPartition, leader_epoch: Epoch, *, delete: bool) -> ErrorCode:
+        """StopReplica: this replica is not wanted here any more."""
+        async with self._one_at_a_time:
+            partition = self.partitions.get(name)
+            if partition is not None:
+                if 0 <= leader_epoch < partition.leader_epoch:
+                    return ErrorCode.FENCED_LEADER_EPOCH
+                partition.leader_id = NO_LEADER
+                partition.follow()
+                if delete:
+                    del self.partitions[name]
+            if delete:
+                for directory in self.directories:
+                    if directory.offline is not None and name in directory.logs:
+                        return ErrorCode.KAFKA_STORAGE_ERROR
+                    if name in directory.logs:
+                        await directory.delete(name)
+        return ErrorCode.NONE
+
+    def went_offline(self, directory: LogDirectory) -> None:
+        """Nobody waits for what a failed directory held."""
+        for name in directory.logs:
+            partition = self.partitions.get(name)
+            if partition is not None:
+                partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)

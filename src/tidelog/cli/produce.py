@@ -1,0 +1,161 @@
+"""`tidelog produce`: standard input into a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.cli.cluster import bootstrap_option, key_values, on_cluster
+
+if TYPE_CHECKING:
+    from tidelog.cli.lines import Input, JsonLines, TextLines
+    from tidelog.client.addresses import Address
+    from tidelog.client.batching import Batcher
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.produce import Produced
+
+_ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.option("--key-separator", metavar="TEXT", help=r"What stands before it in a line is the key; \t is a tab.")
+@click.option("--null-marker", metavar="TEXT", help="A key or value that is exactly this is null.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=key_values, help="On every record.")
+@click.option("--partition", type=click.IntRange(min=0), help="Where all records go; else by key, or in turn.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Each line is an object with key, value, headers, partition, timestamp; key_base64, value_base64 for bytes.",
+)
+@click.option("--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True, help="Who must have it.")
+@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@bootstrap_option
+def command(
+    topic: str,
+    key_separator: str | None,
+    null_marker: str | None,
+    headers: dict[str, str],
+    partition: int | None,
+    as_json: bool,
+    acks: str,
+    compression: str,
+    bootstrap: list[Address],
+) -> None:
+    """Write the lines of standard input to a topic, a record each.
+
+    What went where is told on standard error. Exits with 1 if anything was not written.
+    """
+    from tidelog.cli.lines import JsonLines, TextLines
+
+    if as_json and (key_separator is not None or null_marker is not None):
+        raise click.UsageError("--json says what is key and what is null; leave out --key-separator and --null-marker")
+    if key_separator == "":
+        raise click.UsageError("the key separator is empty")
+    on_all = [(name, value.encode()) for name, value in headers.items()]
+    lines: JsonLines | TextLines
+    if as_json:
+        lines = JsonLines([*on_all], partition)
+    else:
+        separator = None if key_separator is None else unescape(key_separator).encode()
+        lines = TextLines(separator, None if null_marker is None else null_marker.encode(), [*on_all], partition)
+    outcome = _Outcome(topic)
+    try:
+        on_cluster(bootstrap, lambda cluster: _produce(cluster, outcome, lines, _ACKS[acks], compression))
+    finally:
+        outcome.report()
+
+
+def unescape(text: str) -> str:
+    r"""\t, \n and \0 as a shell user types them."""
+    return text.replace(r"\t", "\t").replace(r"\n", "\n").replace(r"\0", "\0")
+
+
+async def _produce(
+    cluster: Cluster, outcome: _Outcome, lines: JsonLines | TextLines, acks: int, compression: str
+) -> None:
+    from tidelog.cli.lines import read_lines
+    from tidelog.client.batching import Batcher, BatchingSettings
+    from tidelog.client.produce import Producer
+    from tidelog.host.clock import SystemClock
+    from tidelog.records.header import Codec
+
+    await cluster.topic(outcome.topic)
+    producer = Producer(cluster, acks=acks)
+    batcher = Batcher(cluster, producer, outcome.topic, BatchingSettings(compression=Codec[compression.upper()]))
+    clock = SystemClock()
+    number = 0
+    try:
+        async for some in read_lines(sys.stdin.buffer):
+            now_ms = clock.wall_ms()
+            for line in some:
+                number += 1
+                if line:
+                    await _add(batcher, lines.parse(number, line), now_ms, outcome)
+            if outcome.failure is not None:
+                break
+    finally:
+        await batcher.flush()
+        producer.close()
+    await asyncio.sleep(0)  # the last futures tell their outcome
+    if outcome.failure is not None:
+        raise outcome.failure
+
+
+async def _add(batcher: Batcher, record: Input, now_ms: int, outcome: _Outcome) -> None:
+    timestamp = now_ms if record.timestamp is None else record.timestamp
+    outcome.expect(await batcher.add(timestamp, record.key, record.value, record.headers, record.partition))
+
+
+class _Outcome:
+    """How many records went where; batches are counted when they are done."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.failure: BaseException | None = None
+        self._batch: asyncio.Future[Produced] | None = None
+        self._counts: dict[asyncio.Future[Produced], int] = {}
+        self._written: dict[int, tuple[int, int, int]] = {}
+        """By partition: records, the first offset, the one after the last."""
+        self._lost = 0
+
+    def expect(self, batch: asyncio.Future[Produced]) -> None:
+        if batch not in self._counts:
+            self._counts[batch] = 0
+            batch.add_done_callback(self._done)
+        self._counts[batch] += 1
+
+    def _done(self, batch: asyncio.Future[Produced]) -> None:
+        count = self._counts.pop(batch)
+        failure = batch.exception()
+        if failure is not None:
+            self._lost += count
+            self.failure = self.failure or failure
+            return
+        produced = batch.result()
+        before, first, end = self._written.get(produced.partition.partition, (0, produced.base_offset, -1))
+        self._written[produced.partition.partition] = (
+            before + count,
+            min(first, produced.base_offset),
+            max(end, produced.base_offset + count),
+        )
+
+    def report(self) -> None:
+        total = sum(count for count, _, _ in self._written.values())
+        if total:
+            click.echo(f"{_records(total)} written to {self.topic}:", err=True)
+        for partition, (count, first, end) in sorted(self._written.items()):
+            where = f", offsets {first} to {end - 1}" if first >= 0 else ""
+            click.echo(f"  partition {partition}: {_records(count)}{where}", err=True)
+        lost = self._lost + sum(self._counts.values())
+        if lost:
+            click.echo(f"{_records(lost)} not written, or not known to be", err=True)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"

@@ -1,0 +1,180 @@
+"""`tidelog topics`: making, showing, changing and removing topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelog.cli.cluster import bootstrap_option, config_option, on_cluster
+from tidelog.cli.output import json_option, print_rows
+from tidelog.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.client.addresses import Address
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.metadata import TopicMetadata
+
+
+@click.group("topics")
+def command() -> None:
+    """Make, show, change and remove topics."""
+
+
+@command.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many; else the broker's num.partitions.")
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), help="Copies; else the broker's default.replication.factor."
+)
+@config_option(help="A setting of the topic, such as retention.ms=60000; may be given again.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
+@json_option
+@bootstrap_option
+def create(
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: dict[str, str],
+    if_not_exists: bool,
+    as_json: bool,
+    bootstrap: list[Address],
+) -> None:
+    """Make a topic."""
+    from tidelog.client.admin import DEFAULT_COUNT, Admin
+    from tidelog.client.errors import BrokerError
+
+    async def work(cluster: Cluster) -> tuple[bool, TopicMetadata]:
+        try:
+            await Admin(cluster).create_topic(
+                name,
+                partitions=partitions or DEFAULT_COUNT,
+                replication_factor=replication_factor or DEFAULT_COUNT,
+                configs=configs,
+            )
+        except BrokerError as failure:
+            if failure.code != ErrorCode.TOPIC_ALREADY_EXISTS or not if_not_exists:
+                raise
+            return False, await cluster.topic(name)
+        return True, await cluster.topic(name)
+
+    created, topic = on_cluster(bootstrap, work)
+    row = {**_summary(topic), "created": created}
+    if as_json:
+        print_rows([row], as_json=True)
+    else:
+        click.echo(
+            f"{'created topic' if created else 'there is already a topic'} {name}: "
+            f"{row['partitions']} partitions, replication factor {row['replication_factor']}"
+        )
+
+
+@command.command("list")
+@click.option("--internal", is_flag=True, help="Show the topics too that the cluster keeps for itself.")
+@json_option
+@bootstrap_option
+def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
+    """List all topics."""
+    topics = on_cluster(bootstrap, lambda cluster: cluster.all_topics())
+    rows = [_summary(topic) for topic in topics.values() if internal or not topic.is_internal]
+    print_rows(rows, as_json=as_json, empty="there are no topics; `tidelog topics create NAME` makes one")
+
+
+@command.command()
+@click.argument("names", nargs=-1)
+@json_option
+@bootstrap_option
+def describe(names: tuple[str, ...], as_json: bool, bootstrap: list[Address]) -> None:
+    """Show the partitions and settings of topics, or of all of them."""
+    from tidelog.client.admin import Admin, ConfigSource, Resource, ResourceType
+
+    async def work(cluster: Cluster) -> list[tuple[TopicMetadata, dict[str, str | None]]]:
+        if names:
+            topics = [await cluster.topic(name, led=False, fresh=True) for name in names]
+        else:
+            topics = [topic for topic in (await cluster.all_topics()).values() if not topic.is_internal]
+        described = []
+        for topic in topics:
+            configs = await Admin(cluster).describe_configs(Resource(ResourceType.TOPIC, topic.name))
+            own = {entry.name: entry.value for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC}
+            described.append((topic, own))
+        return described
+
+    for topic, configs in on_cluster(bootstrap, work):
+        if as_json:
+            print_rows([{**_summary(topic), "configs": configs, "detail": list(_partitions(topic))}], as_json=True)
+            continue
+        summary = _summary(topic)
+        settings = "".join(f"\n{name}={value}" for name, value in sorted(configs.items()))
+        title = f"{topic.name}  id {summary['id']}  replication factor {summary['replication_factor']}{settings}"
+        print_rows(_partitions(topic), as_json=False, title=title)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="Grow to that many; a topic never shrinks.")
+@config_option(help="Set this; may be given again.")
+@click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Back to the broker's value.")
+@bootstrap_option
+def alter(
+    name: str, partitions: int | None, configs: dict[str, str], deleted: tuple[str, ...], bootstrap: list[Address]
+) -> None:
+    """Change the number of partitions or the settings of a topic."""
+    from tidelog.client.admin import Admin, Resource, ResourceType
+
+    if partitions is None and not configs and not deleted:
+        raise click.UsageError("nothing to change: pass --partitions, --config or --delete-config")
+
+    async def work(cluster: Cluster) -> None:
+        if configs or deleted:
+            resource = Resource(ResourceType.TOPIC, name)
+            await Admin(cluster).alter_configs(resource, changed=configs, deleted=deleted)
+        if partitions is not None:
+            await Admin(cluster).create_partitions(name, partitions)
+
+    on_cluster(bootstrap, work)
+    click.echo(f"changed topic {name}")
+
+
+@command.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@bootstrap_option
+def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
+    """Remove topics and all that is in them."""
+    from tidelog.client.admin import Admin
+
+    if not yes:
+        click.confirm(f"Delete {', '.join(names)} and all records in it?", abort=True)
+
+    async def work(cluster: Cluster) -> None:
+        for name in names:
+            await Admin(cluster).delete_topic(name)
+            click.echo(f"deleted topic {name}")
+
+    on_cluster(bootstrap, work)
+
+
+def _summary(topic: TopicMetadata) -> dict[str, Any]:
+    from tidelog.wire.uuids import uuid_text
+
+    return {
+        "topic": topic.name,
+        "partitions": len(topic.partitions),
+        "replication_factor": max((len(partition.replicas) for partition in topic.partitions.values()), default=0),
+        "id": uuid_text(topic.topic_id),
+        "internal": topic.is_internal,
+    }
+
+
+def _partitions(topic: TopicMetadata) -> Iterator[dict[str, Any]]:
+    for partition in topic.partitions.values():
+        yield {
+            "partition": partition.partition,
+            "leader": partition.leader if partition.leader >= 0 else None,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "offline": list(partition.offline_replicas),
+        }

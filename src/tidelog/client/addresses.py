@@ -1,0 +1,35 @@
+"""Where to begin: bootstrap addresses as people write them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Address: TypeAlias = tuple[str, int]
+
+DEFAULT_PORT = 9092
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """`HOST:PORT`, several with commas, IPv6 in brackets; ValueError says which part is none."""
+    addresses = [_parse(part.strip()) for part in text.split(",") if part.strip()]
+    if not addresses:
+        raise ValueError("no address given; write HOST:PORT, several with commas between them")
+    return addresses
+
+
+def _parse(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 address stands in brackets, [::1]:9092")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def address_text(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

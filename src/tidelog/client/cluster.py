@@ -1,0 +1,289 @@
+"""A cluster as its clients see it: found by bootstrap addresses, one connection per broker, calls tried again.
+
+Which errors are tried again is Kafka's table (`ErrorCode.retriable`); before that, metadata that may be the reason is
+learnt anew. A deadline bounds it all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tidelog.client.addresses import Address
+from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, UnknownTopicError, check
+from tidelog.client.metadata import ClusterMetadata, TopicMetadata
+from tidelog.client.settings import DEFAULT_SETTINGS, ClientSettings
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.net.calling import CannotConnectError, Connection, ConnectionClosedError
+from tidelog.ports import Random
+from tidelog.types import BrokerId, TopicPartition
+from tidelog.wire.messages.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from tidelog.wire.schema import Message
+from tidelog.wire.versions import Versions
+
+T = TypeVar("T")
+
+GROUP, TRANSACTION = 0, 1
+"""Kinds of coordinators."""
+
+_FIND_COORDINATOR = Versions(4, 6)
+
+
+class Cluster:
+    """The way to the brokers. One event loop, any number of tasks.
+
+    Always: at most one connection per address; a connection that ended is replaced by the next call.
+    """
+
+    def __init__(
+        self, bootstrap: Sequence[Address], *, random: Random, settings: ClientSettings = DEFAULT_SETTINGS
+    ) -> None:
+        self.settings = settings
+        self.metadata = ClusterMetadata()
+        self.random = random
+        self._bootstrap = list(bootstrap)
+        self._connections: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls, bootstrap: Sequence[Address], *, random: Random, settings: ClientSettings = DEFAULT_SETTINGS
+    ) -> Cluster:
+        """Knows the brokers when it returns; CannotConnectError at once if no address answers."""
+        cluster = cls(bootstrap, random=random, settings=settings)
+        try:
+            await cluster._learn([])
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def close(self) -> None:
+        self._closed = True
+        for task in self._opening.values():
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    async def __aenter__(self) -> Cluster:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Connections
+
+    async def connection(self, broker: BrokerId) -> Connection:
+        """To a broker that metadata names, with its versions known."""
+        node = self.metadata.brokers.get(broker)
+        if node is None:
+            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}", "not among the live brokers")
+        return await self._connection_to(node.address)
+
+    async def any_connection(self) -> Connection:
+        """To some broker: an open one if there is one, else a known one, else a bootstrap address.
+
+        What does not answer is passed over; the last failure is raised if nothing does.
+        """
+        known = [node.address for node in self.metadata.brokers.values()]
+        addresses = _shuffled(known, self.random) + _shuffled(self._bootstrap, self.random)
+        addresses.sort(key=lambda address: not self._is_open(address))
+        failures: list[CannotConnectError | ConnectionClosedError] = []
+        for address in dict.fromkeys(addresses):
+            try:
+                return await self._connection_to(address)
+            except ConnectionClosedError as failure:
+                failures.append(failure)
+        if len(failures) == 1:
+            raise failures[0]
+        raise CannotConnectError("no broker can be reached: " + "; ".join(str(failure) for failure in failures))
+
+    def _is_open(self, address: Address) -> bool:
+        connection = self._connections.get(address)
+        return connection is not None and not connection.closed
+
+    async def _connection_to(self, address: Address) -> Connection:
+        if self._closed:
+            raise ConnectionClosedError("the client is closed")
+        connection = self._connections.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._opening[address] = asyncio.get_running_loop().create_task(self._open(address))
+            opening.add_done_callback(lambda task: self._opened(address, task))
+        # Shielded, for others may wait for the same.
+        return await asyncio.shield(opening)
+
+    async def _open(self, address: Address) -> Connection:
+        host, port = address
+        settings = self.settings
+        connection = await Connection.open(
+            host,
+            port,
+            client_id=settings.client_id,
+            connect_timeout_ms=settings.socket_connection_setup_timeout_ms,
+        )
+        try:
+            await connection.negotiate(timeout_ms=settings.request_timeout_ms)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
+        del self._opening[address]
+        if task.cancelled() or task.exception() is not None:
+            return
+        if self._closed:
+            task.result().close()
+        else:
+            self._connections[address] = task.result()
+
+    # Calls
+
+    async def call(
+        self,
+        request: Message,
+        *,
+        to: BrokerId | None = None,
+        versions: Versions | None = None,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """Once, to that broker or to any; the response may hold errors."""
+        connection = await (self.any_connection() if to is None else self.connection(to))
+        version = connection.pick(request.__schema__.api_key, versions)
+        patience_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        return await connection.call(request, version, timeout_ms=patience_ms)
+
+    async def call_controller(self, request: Message, *, versions: Versions | None = None) -> Any:
+        """Once; BrokerError with NOT_CONTROLLER if nobody is known to be it."""
+        controller = self.metadata.controller
+        if controller not in self.metadata.brokers:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "the controller", "none is elected")
+        return await self.call(request, to=controller, versions=versions)
+
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        about: str,
+        *,
+        topics: Iterable[str] | None = (),
+        timeout_ms: float | None = None,
+    ) -> T:
+        """What the attempt returns, once it does: retriable failures are tried again until the deadline.
+
+        After a failure that may come from old metadata, brokers and these topics are learnt first; None for an
+        attempt that does so itself.
+        """
+        loop = asyncio.get_running_loop()
+        patience_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = loop.time() + patience_ms / 1000
+        failures, stale = 0, False
+        while True:
+            try:
+                if stale and topics is not None:
+                    await self.refresh_once(topics)
+                stale = False
+                return await attempt()
+            except TidelogError as failure:
+                failures += 1
+                code = failure.code
+                if not code.retriable:
+                    raise
+                rest_s = self.settings.backoff_s(failures, self.random)
+                if loop.time() + rest_s > deadline:
+                    raise DeadlineError(f"{about}: gave up after {patience_ms:.0f} ms; last: {failure}") from failure
+                stale = stale or code in STALE_METADATA
+            await asyncio.sleep(rest_s)
+
+    # Metadata
+
+    async def refresh_once(self, topics: Iterable[str] = ()) -> None:
+        """Learn the brokers and these topics; what is wrong with a topic stands in `metadata.errors`."""
+        await self._learn(list(topics))
+
+    async def topic(
+        self, name: str, *, led: bool = True, fresh: bool = False, timeout_ms: float | None = None
+    ) -> TopicMetadata:
+        """A topic, `led` means once each partition has a leader; UnknownTopicError soon if it does not exist.
+
+        That it does not is asked twice: a topic just made may not be known everywhere.
+        """
+        known = self.metadata.topics.get(name)
+        if known is not None and not fresh and not (led and self._leaderless(known)):
+            return known
+        unknown = 0
+
+        async def attempt() -> TopicMetadata | None:
+            nonlocal unknown
+            await self.refresh_once([name])
+            code = self.metadata.errors.get(name, ErrorCode.NONE)
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                unknown += 1
+                if unknown > 1:
+                    return None
+            check(code, f"topic {name}")
+            topic = self.metadata.topics[name]
+            leaderless = self._leaderless(topic) if led else None
+            if leaderless is not None:
+                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {leaderless}", "it has no leader")
+            return topic
+
+        found = await self.retrying(attempt, f"topic {name}", topics=None, timeout_ms=timeout_ms)
+        if found is None:
+            raise UnknownTopicError(name)
+        return found
+
+    def _leaderless(self, topic: TopicMetadata) -> TopicPartition | None:
+        partitions = (TopicPartition(topic.name, number) for number in topic.partitions)
+        return next((partition for partition in partitions if self.metadata.leader(partition) is None), None)
+
+    async def all_topics(self) -> dict[str, TopicMetadata]:
+        """By name, ascending."""
+        await self.retrying(lambda: self._learn(None), "the list of topics", topics=None)
+        return dict(sorted(self.metadata.topics.items()))
+
+    async def coordinator(self, key: str, kind: int = GROUP) -> BrokerId:
+        """Who coordinates a group or a transactional id; found out anew at each call."""
+
+        async def attempt() -> BrokerId:
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            response: FindCoordinatorResponse = await self.call(request, versions=_FIND_COORDINATOR)
+            found = response.coordinators[0]
+            check(found.error_code, f"coordinator of {key}", found.error_message)
+            if found.node_id not in self.metadata.brokers:
+                await self.refresh_once()
+            return found.node_id
+
+        return await self.retrying(attempt, f"coordinator of {key}")
+
+    async def _learn(self, topics: list[str] | None) -> None:
+        """None is all topics. Nothing is created by asking."""
+        request = MetadataRequest(
+            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+        )
+        response: MetadataResponse = await self.call(request, versions=Versions(4, 13))
+        check(response.error_code, "metadata")
+        self.metadata.apply(response, of_all_topics=topics is None)
+
+
+def _shuffled(addresses: Sequence[Address], random: Random) -> list[Address]:
+    """Begun somewhere, so that clients spread over the brokers."""
+    if not addresses:
+        return []
+    start = random.randrange(0, len(addresses))
+    return [*addresses[start:], *addresses[:start]]

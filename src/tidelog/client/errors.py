@@ -1,0 +1,62 @@
+"""What a client is told when a call does not succeed."""
+
+from __future__ import annotations
+
+from tidelog.errors import ErrorCode, TidelogError
+
+
+class BrokerError(TidelogError):
+    """A broker answered with an error; `code` is which, `about` is what it was asked for."""
+
+    def __init__(self, code: int, about: str, message: str | None = None) -> None:
+        self.code = error_code(code)
+        self.about = about
+        self.message = message
+        super().__init__(f"{about}: {self.code.name}{f' ({message})' if message else ''}")
+
+
+class DeadlineError(TidelogError):
+    """It did not succeed in the time that was given; the cause is the last failure."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class UnknownTopicError(BrokerError):
+    """There is no such topic: more than one answer said so."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "it does not exist")
+
+
+def error_code(number: int) -> ErrorCode:
+    """Codes from the future are as bad as an unknown error."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def check(code: int, about: str, message: str | None = None) -> None:
+    """BrokerError unless the code says that all went well."""
+    if code:
+        raise BrokerError(code, about, message)
+
+
+STALE_METADATA = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""What may come from metadata that is no longer true: learn anew before trying again."""

@@ -1,0 +1,360 @@
+"""Writing encoded batches: to the leaders, pipelined, tried again without writing anything twice.
+
+`sequences` decides what may be sent when; this is the shell around it. One task per broker sends; one request takes
+the next batch of every partition that is ready there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, check, error_code
+from tidelog.client.sequences import MAX_IN_FLIGHT, OutBatch, PartitionQueue
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.net.calling import Connection, ConnectionClosedError
+from tidelog.types import NO_TIMESTAMP, BrokerId, Epoch, Offset, ProducerId, TopicPartition
+from tidelog.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tidelog.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.wire.uuids import ZERO_UUID
+from tidelog.wire.versions import Versions
+
+ALL = -1
+"""acks: all replicas in sync."""
+
+DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
+DEFAULT_MAX_REQUEST_BYTES = 1024 * 1024
+PRODUCE = 0
+_BY_NAME = Versions(3, 12)
+_BY_ID = Versions(3, 13)
+
+
+class Produced(NamedTuple):
+    """Where a batch is: the offset of its first record, -1 if the broker did not say (acks=0, or a late duplicate)."""
+
+    partition: TopicPartition
+    base_offset: Offset
+    timestamp: int = NO_TIMESTAMP
+    """When the broker took it, where that is the timestamp of its records; else -1."""
+
+
+class _Sending(OutBatch):
+    __slots__ = ("expired", "future", "timer")
+
+    def __init__(self, data: memoryview, future: asyncio.Future[Produced]) -> None:
+        super().__init__(data)
+        self.future = future
+        self.timer: asyncio.TimerHandle | None = None
+        self.expired = False
+
+
+class _Link:
+    """What goes to one broker: the queues that have something for it, and how many requests are unanswered."""
+
+    def __init__(self) -> None:
+        self.ready: dict[TopicPartition, PartitionQueue] = {}
+        self.wake = asyncio.Event()
+        self.requests = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+_Sent = list[tuple[PartitionQueue, _Sending]]
+
+
+class Producer:
+    """Takes batches as `records.build` makes them, and writes each once.
+
+    Always: the batches of a partition are written in the order of `send`. With acks=all (the default) a batch is
+    written once, however often answers were lost; with less, a retry may write it again.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        acks: int = ALL,
+        delivery_timeout_ms: int = DEFAULT_DELIVERY_TIMEOUT_MS,
+        max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
+    ) -> None:
+        self.outstanding_bytes = 0
+        """Of batches that are neither written nor given up."""
+        self._cluster = cluster
+        self._acks = acks
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._max_request_bytes = max_request_bytes
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._links: dict[BrokerId, _Link] = {}
+        self._resting: dict[TopicPartition, PartitionQueue] = {}
+        self._stale_topics: dict[str, None] = {}
+        self._recovery: asyncio.Task[None] | None = None
+        self._room_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._identity: tuple[ProducerId, Epoch] | None = None
+        self._identity_lock = asyncio.Lock()
+        self._closed = False
+
+    def send(self, partition: TopicPartition, batch: memoryview) -> asyncio.Future[Produced]:
+        """The batch is this producer's from now on: its producer fields and its CRC are written into it."""
+        future: asyncio.Future[Produced] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(ConnectionClosedError("the producer is closed"))
+            return future
+        sending = _Sending(batch, future)
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PartitionQueue(partition, idempotent=self._acks == ALL)
+        sending.timer = self._loop.call_later(self._delivery_timeout_ms / 1000, self._expire, queue, sending)
+        self.outstanding_bytes += len(batch)
+        queue.add(sending)
+        self._route(queue)
+        return future
+
+    async def room(self, below_bytes: int) -> None:
+        """Wait until less than that is outstanding."""
+        if self.outstanding_bytes >= below_bytes:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append((below_bytes, waiter))
+            await waiter
+
+    async def flush(self) -> None:
+        """Wait until every batch is written or given up; their futures say which."""
+        await self.room(1)
+
+    def close(self) -> None:
+        """At once: what is outstanding fails. Flush before."""
+        self._closed = True
+        tasks = [link.task for link in self._links.values()]
+        for task in [*tasks, self._recovery]:
+            if task is not None:
+                task.cancel()
+        for queue in self._queues.values():
+            for batch in [*queue.in_flight, *queue.waiting]:
+                assert isinstance(batch, _Sending)
+                self._end(batch, None, ConnectionClosedError("the producer was closed before the batch was written"))
+
+    # Sending
+
+    def _route(self, queue: PartitionQueue) -> None:
+        """To the task of its leader, or, if there is none, to wait for one."""
+        if self._closed or queue.partition in self._resting or not queue.sendable:
+            return
+        leader = self._cluster.metadata.leader(queue.partition)
+        if leader is None:
+            self._rest(queue, stale=True)
+            return
+        link = self._links.get(leader)
+        if link is None:
+            link = self._links[leader] = _Link()
+            link.task = self._loop.create_task(self._serve(leader, link))
+        link.ready[queue.partition] = queue
+        link.wake.set()
+
+    async def _serve(self, broker: BrokerId, link: _Link) -> None:
+        while True:
+            await link.wake.wait()
+            link.wake.clear()
+            while link.ready and link.requests < MAX_IN_FLIGHT:
+                try:
+                    connection = await self._cluster.connection(broker)
+                    await self._identify(link.ready.values())
+                    await connection.drain()
+                    if not connection.closed:
+                        self._send_request(broker, link, connection)
+                except TidelogError as failure:
+                    self._unreachable(link, failure)
+
+    async def _identify(self, queues: Iterable[PartitionQueue]) -> None:
+        for queue in list(queues):
+            if queue.needs_producer_id:
+                queue.identify(*await self._producer_id(queue.producer_id))
+
+    async def _producer_id(self, used_up: ProducerId) -> tuple[ProducerId, Epoch]:
+        async with self._identity_lock:
+            if self._identity is None or self._identity[0] == used_up:
+                self._identity = await self._cluster.retrying(self._init_producer_id, "a producer id")
+            return self._identity
+
+    async def _init_producer_id(self) -> tuple[ProducerId, Epoch]:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+        response: InitProducerIdResponse = await self._cluster.call(request)
+        check(response.error_code, "a producer id")
+        return response.producer_id, response.producer_epoch
+
+    def _send_request(self, broker: BrokerId, link: _Link, connection: Connection) -> None:
+        version, version_by_name = connection.pick(PRODUCE, _BY_ID), connection.pick(PRODUCE, _BY_NAME)
+        sent = self._take_batches(broker, link)
+        if not sent:
+            return
+        request = self._request(sent)
+        if any(topic.topic_id == ZERO_UUID for topic in request.topic_data):
+            version = version_by_name
+        if self._acks == 0:
+            connection.post(request, version)
+            for queue, batch in sent:
+                self._written(queue, batch, Produced(queue.partition, -1))
+            return
+        link.requests += 1
+        future = connection.send(request, version, timeout_ms=self._cluster.settings.request_timeout_ms)
+        future.add_done_callback(lambda answer: self._answered(link, sent, answer))
+
+    def _take_batches(self, broker: BrokerId, link: _Link) -> _Sent:
+        sent: _Sent = []
+        size_bytes = 0
+        ready, link.ready = link.ready, {}
+        for queue in ready.values():
+            if not queue.sendable or self._cluster.metadata.leader(queue.partition) != broker:
+                self._route(queue)
+                continue
+            size_bytes += len(queue.waiting[0].data)
+            if queue.needs_producer_id or (sent and size_bytes > self._max_request_bytes):
+                link.ready[queue.partition] = queue
+                continue
+            batch = queue.take()
+            assert isinstance(batch, _Sending)
+            sent.append((queue, batch))
+            self._route(queue)
+        return sent
+
+    def _request(self, sent: _Sent) -> ProduceRequest:
+        topics: dict[str, TopicProduceData] = {}
+        for queue, batch in sent:
+            name, number = queue.partition
+            topic = topics.get(name)
+            if topic is None:
+                topic_id = self._cluster.metadata.topic_id(name)
+                topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
+            topic.partition_data.append(PartitionProduceData(index=number, records=batch.data))
+        return ProduceRequest(
+            acks=self._acks, timeout_ms=self._cluster.settings.request_timeout_ms, topic_data=list(topics.values())
+        )
+
+    # Answers
+
+    def _answered(self, link: _Link, sent: _Sent, answer: asyncio.Future[ProduceResponse]) -> None:
+        link.requests -= 1
+        link.wake.set()
+        failure = answer.exception()
+        if self._closed:
+            return
+        if failure is not None:
+            code = failure.code if isinstance(failure, TidelogError) else ErrorCode.UNKNOWN_SERVER_ERROR
+            for queue, batch in sent:
+                self._not_written(queue, batch, code, failure)
+            return
+        found: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
+        for topic in answer.result().responses:
+            for partition in topic.partition_responses:
+                found[topic.name or topic.topic_id, partition.index] = partition
+        for queue, batch in sent:
+            name, number = queue.partition
+            outcome = found.get((name, number)) or found.get((self._cluster.metadata.topic_id(name), number))
+            self._take_outcome(queue, batch, outcome)
+
+    def _take_outcome(self, queue: PartitionQueue, batch: _Sending, outcome: PartitionProduceResponse | None) -> None:
+        about = f"produce to {queue.partition}"
+        if outcome is None:
+            failure = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, about, "the answer does not mention it")
+            self._not_written(queue, batch, failure.code, failure)
+            return
+        code = error_code(outcome.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._written(queue, batch, Produced(queue.partition, outcome.base_offset, outcome.log_append_time_ms))
+            return
+        leader = outcome.current_leader
+        self._cluster.metadata.led_elsewhere(queue.partition, leader.leader_id, leader.leader_epoch)
+        said = [outcome.error_message, *(error.batch_index_error_message for error in outcome.record_errors)]
+        message = "; ".join(text for text in said if text)
+        self._not_written(queue, batch, code, BrokerError(code, about, message))
+
+    def _written(self, queue: PartitionQueue, batch: _Sending, produced: Produced) -> None:
+        queue.acknowledged(batch)
+        self._end(batch, produced, None)
+        self._route(queue)
+
+    def _not_written(self, queue: PartitionQueue, batch: _Sending, code: ErrorCode, failure: BaseException) -> None:
+        out_of_sequence = code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+        if batch.expired or not (code.retriable or out_of_sequence):
+            queue.given_up(batch)
+            self._end(batch, None, self._overdue(queue, failure) if batch.expired else failure)
+            self._route(queue)
+        else:
+            queue.came_back(batch, code)
+            self._rest(queue, stale=code in STALE_METADATA)
+
+    def _unreachable(self, link: _Link, failure: TidelogError) -> None:
+        """No connection or no producer id: the queues wait, or, if waiting does not help, their batches fail."""
+        ready, link.ready = link.ready, {}
+        for queue in ready.values():
+            if failure.code.retriable or failure.code == ErrorCode.BROKER_NOT_AVAILABLE:
+                self._rest(queue, stale=True)
+                continue
+            for batch in list(queue.waiting):
+                assert isinstance(batch, _Sending)
+                queue.given_up(batch)
+                self._end(batch, None, failure)
+
+    def _end(self, batch: _Sending, produced: Produced | None, failure: BaseException | None) -> None:
+        if batch.timer is not None:
+            batch.timer.cancel()
+        if not batch.future.done():
+            if produced is not None:
+                batch.future.set_result(produced)
+            else:
+                batch.future.set_exception(failure or AssertionError("a batch ends written or with a failure"))
+        self.outstanding_bytes -= len(batch.data)
+        waiters, self._room_waiters = self._room_waiters, []
+        for below_bytes, waiter in waiters:
+            if waiter.done():
+                continue
+            if self.outstanding_bytes < below_bytes:
+                waiter.set_result(None)
+            else:
+                self._room_waiters.append((below_bytes, waiter))
+
+    def _expire(self, queue: PartitionQueue, batch: _Sending) -> None:
+        """A batch on its way may yet be written: its answer, or the end of its connection, decides."""
+        batch.expired = True
+        if batch not in queue.in_flight:
+            queue.given_up(batch)
+            self._end(batch, None, self._overdue(queue, None))
+
+    def _overdue(self, queue: PartitionQueue, failure: BaseException | None) -> DeadlineError:
+        last = f"; last: {failure}" if failure is not None else ""
+        return DeadlineError(f"produce to {queue.partition}: gave up after {self._delivery_timeout_ms} ms{last}")
+
+    # Waiting for better times
+
+    def _rest(self, queue: PartitionQueue, *, stale: bool) -> None:
+        self._resting[queue.partition] = queue
+        if stale:
+            self._stale_topics[queue.partition.topic] = None
+        if self._recovery is None and not self._closed:
+            self._recovery = self._loop.create_task(self._recover())
+
+    async def _recover(self) -> None:
+        """One task for all queues, so that a hundred partitions of a dead broker ask for metadata once."""
+        rounds = 0
+        while self._resting:
+            rounds += 1
+            attempts = [queue.waiting[0].attempts for queue in self._resting.values() if queue.waiting]
+            settings = self._cluster.settings
+            await asyncio.sleep(settings.backoff_s(max([rounds, *attempts]), self._cluster.random))
+            topics, self._stale_topics = list(self._stale_topics), {}
+            try:
+                if topics:
+                    await self._cluster.refresh_once(topics)
+            except TidelogError:
+                self._stale_topics.update(dict.fromkeys(topics))
+                continue
+            rested, self._resting = self._resting, {}
+            for queue in rested.values():
+                self._route(queue)
+        self._recovery = None

@@ -1,0 +1,148 @@
+"""Batches of one partition on their way to its leader: their order, and the sequences that make retries harmless. Pure.
+
+A broker takes the batches of a producer epoch only in sequence, and knows the last five again (S13.1). So a batch
+that came back keeps its sequence, however often it is sent; and where one is given up, the batches behind it start a
+new epoch, for the broker would refuse them behind a gap.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+
+from tidelog.errors import ErrorCode
+from tidelog.records.header import read_header, seal
+from tidelog.types import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, Epoch, ProducerId, TopicPartition
+
+MAX_IN_FLIGHT = 5
+"""As many as brokers remember."""
+
+MAX_EPOCH = 32767
+_SEQUENCE_MASK = 0x7FFFFFFF
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+_NOT_IN_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+
+
+class OutBatch:
+    """An encoded batch that is to be written. `index` is its place among all batches of its queue."""
+
+    __slots__ = ("attempts", "data", "epoch", "index", "producer_id", "record_count", "sequence")
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.record_count = read_header(data).record_count
+        self.index = -1
+        self.producer_id: ProducerId = NO_PRODUCER
+        self.epoch: Epoch = NO_EPOCH
+        self.sequence = NO_SEQUENCE
+        self.attempts = 0
+
+
+class PartitionQueue:
+    """What is to be written to one partition.
+
+    Always: batches leave in the order they came. After one came back, nothing leaves until all others that were on
+    their way are back or acknowledged, so that a retry never overtakes.
+    """
+
+    def __init__(self, partition: TopicPartition, *, idempotent: bool) -> None:
+        self.partition = partition
+        self.waiting: deque[OutBatch] = deque()
+        self.in_flight: list[OutBatch] = []
+        self._idempotent = idempotent
+        self._producer_id: ProducerId = NO_PRODUCER
+        self._epoch: Epoch = NO_EPOCH
+        self._next_sequence = 0
+        self._next_index = 0
+        self._settling = False
+        self._new_epoch_after: int | None = None
+        """Batches behind this index cannot follow in the present epoch."""
+
+    @property
+    def producer_id(self) -> ProducerId:
+        return self._producer_id
+
+    @property
+    def needs_producer_id(self) -> bool:
+        """A first one, or another because the epochs of this one are used up."""
+        if not self._idempotent or self._producer_id == NO_PRODUCER:
+            return self._idempotent
+        return self._epoch >= MAX_EPOCH and bool(self.waiting) and self._begins_epoch(self.waiting[0])
+
+    @property
+    def sendable(self) -> bool:
+        if not self.waiting or len(self.in_flight) >= MAX_IN_FLIGHT:
+            return False
+        return not self.in_flight or not (self._settling or self._begins_epoch(self.waiting[0]))
+
+    def identify(self, producer_id: ProducerId, epoch: Epoch) -> None:
+        self._producer_id = producer_id
+        self._begin_epoch(epoch)
+
+    def add(self, batch: OutBatch) -> None:
+        batch.index = self._next_index
+        self._next_index += 1
+        self.waiting.append(batch)
+
+    def take(self) -> OutBatch:
+        """The next one to send, with its sequence; only if `sendable`, and the producer id is known."""
+        if not self.in_flight:
+            self._settling = False
+        if self._begins_epoch(self.waiting[0]):
+            self._begin_epoch(self._epoch + 1)
+        batch = self.waiting.popleft()
+        batch.attempts += 1
+        if self._idempotent and batch.sequence == NO_SEQUENCE:
+            self._number(batch)
+        self.in_flight.append(batch)
+        return batch
+
+    def acknowledged(self, batch: OutBatch) -> None:
+        self.in_flight.remove(batch)
+
+    def came_back(self, batch: OutBatch, code: ErrorCode) -> None:
+        """It was not written, or that is unknown: it will be sent again, with its sequence.
+
+        Out of sequence while all before it are written means that the broker has forgotten this producer: it begins
+        a new epoch. Behind another that came back it only means that its turn had not come.
+        """
+        self.in_flight.remove(batch)
+        if code in _NOT_IN_SEQUENCE and not self._behind_another(batch) and not self._begins_epoch(batch):
+            self._new_epoch_after = batch.index - 1
+        self._settling = True
+        place = sum(1 for other in self.waiting if other.index < batch.index)
+        self.waiting.insert(place, batch)
+
+    def given_up(self, batch: OutBatch) -> None:
+        """It will not be sent again. If it was sent at all, its sequence leaves a gap."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+        else:
+            self.waiting.remove(batch)
+        if batch.sequence != NO_SEQUENCE:
+            self._settling = True
+            if self._new_epoch_after is None or batch.index < self._new_epoch_after:
+                self._new_epoch_after = batch.index
+
+    def _behind_another(self, batch: OutBatch) -> bool:
+        oldest_waiting = self.waiting[0].index if self.waiting else batch.index
+        oldest_in_flight = self.in_flight[0].index if self.in_flight else batch.index
+        return min(oldest_waiting, oldest_in_flight) < batch.index
+
+    def _begins_epoch(self, batch: OutBatch) -> bool:
+        return self._new_epoch_after is not None and batch.index > self._new_epoch_after
+
+    def _begin_epoch(self, epoch: Epoch) -> None:
+        """Brokers take a higher epoch, or a new producer id, that starts with sequence 0."""
+        self._epoch = epoch
+        self._new_epoch_after = None
+        self._next_sequence = 0
+        for batch in self.waiting:
+            batch.sequence = NO_SEQUENCE
+
+    def _number(self, batch: OutBatch) -> None:
+        batch.producer_id, batch.epoch, batch.sequence = self._producer_id, self._epoch, self._next_sequence
+        self._next_sequence = (self._next_sequence + batch.record_count) & _SEQUENCE_MASK
+        _PRODUCER.pack_into(batch.data, _PRODUCER_AT, batch.producer_id, batch.epoch, batch.sequence)
+        seal(batch.data)

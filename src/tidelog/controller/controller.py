@@ -1,0 +1,280 @@
+"""The controller: an event comes in, writes and requests go out (S12).
+
+It keeps the image and applies its own writes to it at once. If one of them fails the shell reads everything again and
+says so with TookOver; so nothing here has to know how a write can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tidelog.controller.elections import Election, elect, first_leader
+from tidelog.controller.events import (
+    BrokersChanged,
+    CreateState,
+    Event,
+    ForgetDeletion,
+    LeaderAndIsrAnswered,
+    LogDirFailed,
+    Outcome,
+    RemoveTopic,
+    StatesChanged,
+    StopReplicaAnswered,
+    TookOver,
+    TopicsChanged,
+    UncleanElectionChanged,
+    UpdateState,
+)
+from tidelog.controller.image import INITIAL_LEADER_EPOCH, Image, PartitionState, Snapshot, Topic
+from tidelog.controller.requests import Batch
+from tidelog.errors import ErrorCode
+from tidelog.types import BrokerId, Epoch, TopicPartition
+
+
+class Controller:
+    """One term of one controller.
+
+    Always: a state in the image was written by this term or read, and each change of leader or ISR raises the leader
+    epoch by one. Topics to delete are left alone but for their deletion.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        epoch: Epoch,
+        listener: str,
+        *,
+        unclean_by_default: Callable[[], bool],
+        deletion_enabled: bool = True,
+    ) -> None:
+        self.broker_id = broker_id
+        self.epoch = epoch
+        self.image = Image(Snapshot({}, {}, {}, ()))
+        self._listener = listener
+        self._unclean_by_default = unclean_by_default
+        self._deletion_enabled = deletion_enabled
+        self._outcome = Outcome()
+        self._batch = self._new_batch()
+        self._handlers: dict[type, Callable[..., None]] = {
+            TookOver: self._took_over,
+            BrokersChanged: self._brokers_changed,
+            TopicsChanged: self._topics_changed,
+            StatesChanged: self._states_changed,
+            LogDirFailed: self._log_dir_failed,
+            UncleanElectionChanged: self._unclean_election_changed,
+            LeaderAndIsrAnswered: self._leader_and_isr_answered,
+            StopReplicaAnswered: self._stop_replica_answered,
+        }
+
+    def handle(self, event: Event) -> Outcome:
+        self._outcome = Outcome()
+        self._batch = self._new_batch()
+        self._handlers[type(event)](event)
+        self._outcome.requests = self._batch.requests()
+        return self._outcome
+
+    def _new_batch(self) -> Batch:
+        return Batch(self.image, self.broker_id, self.epoch, self._listener)
+
+    # Events
+
+    def _took_over(self, event: TookOver) -> None:
+        self.image = Image(event.snapshot)
+        self._batch = self._new_batch()
+        self._batch.brokers_changed()
+        for broker in self.image.brokers:
+            self._batch.tell_everything(broker)
+        self._mark_for_deletion(event.snapshot.to_delete)
+        self._settle(self.image.standing())
+        self._delete_replicas(self.image.deleting)
+
+    def _brokers_changed(self, event: BrokersChanged) -> None:
+        known, living = self.image.brokers, event.brokers
+        # One that bounced between two looks, or that moved, starts anew as well.
+        born = [id for id, broker in living.items() if known.get(id) != broker]
+        dead = [id for id in known if id not in living]
+        if known == living:
+            return
+        self.image.brokers = dict(living)
+        for broker in (*born, *dead):
+            self.image.offline.pop(broker, None)
+        self._batch.brokers_changed()
+        for broker in born:
+            self._batch.tell_everything(broker)
+        # Which replicas are offline has changed, also in partitions that do not.
+        self._batch.metadata_changed(self._partitions_on([*born, *dead]))
+        self._settle(self.image.standing())
+        self._delete_replicas(self.image.deleting, only=born)
+
+    def _topics_changed(self, event: TopicsChanged) -> None:
+        image = self.image
+        for name in [name for name in image.topics if name not in event.topics]:
+            image.remove_topic(name)
+        changed: list[Topic] = []
+        for name, facts in event.topics.items():
+            known = image.topics.get(name)
+            if known is None or known.topic_id != facts.topic_id or known.assignments != facts.assignments:
+                changed.append(image.put_topic(name, facts))
+        marked = self._mark_for_deletion(event.to_delete)
+        self._settle(topic for topic in changed if topic.name not in image.deleting)
+        for name in marked:
+            self._batch.metadata_changed(image.topics[name].partitions())
+        self._delete_replicas(marked)
+
+    def _states_changed(self, event: StatesChanged) -> None:
+        for partition, state in event.states.items():
+            topic = self.image.topics.get(partition.topic)
+            known = self.image.state(partition)
+            if topic is None or topic.name in self.image.deleting or (known and known.version >= state.version):
+                continue
+            topic.states[partition.partition] = state
+            self._batch.metadata_changed([partition])
+
+    def _log_dir_failed(self, event: LogDirFailed) -> None:
+        for broker in event.brokers:
+            if broker in self.image.brokers:
+                self._batch.ask_about(broker, self._partitions_on([broker]))
+
+    def _unclean_election_changed(self, event: UncleanElectionChanged) -> None:
+        for name, unclean in event.topics.items():
+            if name in self.image.topics:
+                self.image.topics[name].unclean = unclean
+        self._settle(self.image.standing())
+
+    def _leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> None:
+        """KAFKA_STORAGE_ERROR says that the replica is on a log directory that failed."""
+        if not self._is_current(event.broker, event.broker_epoch):
+            return
+        names = {topic.topic_id: topic.name for topic in self.image.topics.values()}
+        offline = self.image.offline.setdefault(event.broker, set())
+        failed: dict[str, None] = {}
+        for topic in event.response.topics:
+            name = names.get(topic.topic_id)
+            for answer in topic.partition_errors:
+                partition = TopicPartition(name or "", answer.partition_index)
+                if name is None or answer.error_code != ErrorCode.KAFKA_STORAGE_ERROR or partition in offline:
+                    continue
+                offline.add(partition)
+                failed[name] = None
+                self._batch.metadata_changed([partition])
+        self._settle(self.image.topics[name] for name in failed if name not in self.image.deleting)
+
+    def _stop_replica_answered(self, event: StopReplicaAnswered) -> None:
+        if not self._is_current(event.broker, event.broker_epoch) or event.response.error_code:
+            return
+        failed = {
+            TopicPartition(answer.topic_name, answer.partition_index)
+            for answer in event.response.partition_errors
+            if answer.error_code
+        }
+        touched: dict[str, None] = {}
+        for partition in event.partitions:
+            done = self.image.deleting.get(partition.topic)
+            if done is not None and partition not in failed:
+                done.add((partition, event.broker))
+                touched[partition.topic] = None
+        self._finish_deletions(touched)
+
+    def _is_current(self, broker: BrokerId, epoch: int) -> bool:
+        """An answer of an earlier life says nothing of this one."""
+        return broker in self.image.brokers and self.image.brokers[broker].epoch == epoch
+
+    # Leaders
+
+    def _settle(self, topics: Iterable[Topic]) -> None:
+        """Give every partition of the topics the leader and ISR it should have."""
+        for topic in topics:
+            for partition in topic.partitions():
+                state = topic.states.get(partition.partition)
+                if state is None:
+                    self._begin(topic, partition)
+                else:
+                    self._elect(topic, partition, state)
+
+    def _begin(self, topic: Topic, partition: TopicPartition) -> None:
+        replicas = topic.assignments[partition.partition].replicas
+        first = first_leader(replicas, lambda broker: self.image.is_online(partition, broker))
+        if first is None:
+            return
+        state = PartitionState(
+            first.leader, INITIAL_LEADER_EPOCH, first.isr, self.epoch, 0, self.image.last_broker_epoch
+        )
+        topic.states[partition.partition] = state
+        self._outcome.writes.append(CreateState(partition, state))
+        self._batch.partition_changed(partition, is_new=True)
+
+    def _elect(self, topic: Topic, partition: TopicPartition, state: PartitionState) -> None:
+        brokers = self.image.brokers
+
+        def has_bounced(broker: BrokerId) -> bool:
+            return broker in brokers and brokers[broker].epoch > state.written_id
+
+        elected = elect(
+            state.leader,
+            state.isr,
+            topic.assignments[partition.partition].replicas,
+            lambda broker: self.image.is_online(partition, broker),
+            has_bounced,
+            self._unclean_by_default() if topic.unclean is None else topic.unclean,
+        )
+        # A leader in a new life leads a new term: what its last one may have lost must not be taken for its own.
+        if (elected.leader, elected.isr) == (state.leader, state.isr) and not has_bounced(elected.leader):
+            return
+        if elected.is_unclean:
+            self._outcome.unclean.append(partition)
+        self._update(topic, partition, state, elected)
+
+    def _update(self, topic: Topic, partition: TopicPartition, state: PartitionState, elected: Election) -> None:
+        new = state._replace(
+            leader=elected.leader,
+            leader_epoch=state.leader_epoch + 1,
+            isr=elected.isr,
+            controller_epoch=self.epoch,
+            version=state.version + 1,
+            written_id=max(state.written_id, self.image.last_broker_epoch),
+        )
+        topic.states[partition.partition] = new
+        self._outcome.writes.append(UpdateState(partition, new))
+        self._batch.partition_changed(partition)
+
+    # Deletion
+
+    def _mark_for_deletion(self, names: Iterable[str]) -> list[str]:
+        """Those that were not marked before. A wish that cannot be granted is taken back."""
+        marked: list[str] = []
+        for name in names:
+            if name not in self.image.topics or not self._deletion_enabled:
+                self._outcome.writes.append(ForgetDeletion(name))
+            elif name not in self.image.deleting:
+                self.image.deleting[name] = set()
+                marked.append(name)
+        return marked
+
+    def _delete_replicas(self, names: Iterable[str], only: Iterable[BrokerId] | None = None) -> None:
+        """Tell the living brokers; the others when they come back. Until then the deletion waits."""
+        names = list(names)
+        among = self.image.brokers if only is None else list(only)
+        for name in names:
+            done = self.image.deleting[name]
+            for partition, broker in self.image.topics[name].replicas():
+                if broker in among and (partition, broker) not in done:
+                    self._batch.delete_replica(broker, partition)
+        self._finish_deletions(names)
+
+    def _finish_deletions(self, names: Iterable[str]) -> None:
+        for name in names:
+            if all(replica in self.image.deleting[name] for replica in self.image.topics[name].replicas()):
+                self._outcome.writes.append(RemoveTopic(name))
+                self.image.remove_topic(name)
+
+    # Pieces
+
+    def _partitions_on(self, brokers: Iterable[BrokerId]) -> list[TopicPartition]:
+        """Of topics that stand, with a replica on one of the brokers and a state to tell."""
+        wanted = set(brokers)
+        return [
+            TopicPartition(topic.name, index)
+            for topic in self.image.standing()
+            for index, assignment in topic.assignments.items()
+            if index in topic.states and not wanted.isdisjoint(assignment.replicas)
+        ]

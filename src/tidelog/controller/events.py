@@ -1,0 +1,122 @@
+"""What the controller is told, and what it answers with.
+
+Events carry the facts as read, not what changed: the same event twice does nothing the second time. Writes are in the
+words of the cluster; the shell turns them into nodes, each under a check that this controller still is the controller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from tidelog.controller.image import Broker, PartitionState, Snapshot, TopicFacts
+from tidelog.types import BrokerId, TopicPartition
+from tidelog.wire.messages.controller import LeaderAndIsrResponse, StopReplicaResponse
+from tidelog.wire.schema import Message
+
+# Events
+
+
+class TookOver(NamedTuple):
+    """This broker is the controller now, or has to look at everything again."""
+
+    snapshot: Snapshot
+
+
+class BrokersChanged(NamedTuple):
+    """All brokers that live."""
+
+    brokers: dict[BrokerId, Broker]
+
+
+class TopicsChanged(NamedTuple):
+    """All topics there are, and all that are to be deleted. The latter were read first."""
+
+    topics: dict[str, TopicFacts]
+    to_delete: tuple[str, ...]
+
+
+class StatesChanged(NamedTuple):
+    """States of partitions that somebody else wrote."""
+
+    states: dict[TopicPartition, PartitionState]
+
+
+class LogDirFailed(NamedTuple):
+    """Some log directory of these brokers is gone; their answers will tell which replicas went with it."""
+
+    brokers: tuple[BrokerId, ...]
+
+
+class UncleanElectionChanged(NamedTuple):
+    """unclean.leader.election.enable may be another now, of topics or for all."""
+
+    topics: dict[str, bool | None]
+
+
+class LeaderAndIsrAnswered(NamedTuple):
+    broker: BrokerId
+    broker_epoch: int
+    response: LeaderAndIsrResponse
+
+
+class StopReplicaAnswered(NamedTuple):
+    broker: BrokerId
+    broker_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    """Those that the request told the broker to delete."""
+    response: StopReplicaResponse
+
+
+Event: TypeAlias = (
+    TookOver
+    | BrokersChanged
+    | TopicsChanged
+    | StatesChanged
+    | LogDirFailed
+    | UncleanElectionChanged
+    | LeaderAndIsrAnswered
+    | StopReplicaAnswered
+)
+
+
+# Writes
+
+
+class CreateState(NamedTuple):
+    """The first state of a partition, with the nodes above it as far as they are missing."""
+
+    partition: TopicPartition
+    state: PartitionState
+
+
+class UpdateState(NamedTuple):
+    """A new state in place of the one that had `state.version - 1`."""
+
+    partition: TopicPartition
+    state: PartitionState
+
+
+class RemoveTopic(NamedTuple):
+    """All nodes of the topic, its config, and last the wish to delete it."""
+
+    topic: str
+
+
+class ForgetDeletion(NamedTuple):
+    """The wish to delete a topic: it is not there, or must not be deleted."""
+
+    topic: str
+
+
+Write: TypeAlias = CreateState | UpdateState | RemoveTopic | ForgetDeletion
+
+
+@dataclass
+class Outcome:
+    """What an event led to: first all writes, then the requests, in the order of each broker's list."""
+
+    writes: list[Write] = field(default_factory=list)
+    requests: dict[BrokerId, list[Message]] = field(default_factory=dict)
+    unclean: list[TopicPartition] = field(default_factory=list)
+    """Partitions whose leader was elected from outside the ISR, to be logged and counted."""

@@ -1,0 +1,1 @@
+"""Framed connections: what accepts, reads and answers requests, and the calling side."""
