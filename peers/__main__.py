@@ -2,9 +2,11 @@
 
 import sys
 
-from peers import fetch, home
+from peers import fetch, franz, home, kcat
 
 try:
     fetch.fetch_all()
+    kcat.fetch()
+    franz.fetch()
 except home.PeersMissingError as error:
     sys.exit(str(error))

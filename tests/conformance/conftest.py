@@ -9,6 +9,15 @@ import pytest
 from peers.zookeeper import ZooKeeper
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target",
+        choices=("kafka", "tidelog", "both"),
+        default="both",
+        help="on which broker the clients play their cases (tests/conformance/clients)",
+    )
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:

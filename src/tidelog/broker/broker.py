@@ -27,7 +27,7 @@ from tidelog.config.topic import TopicConfig, validate_topic
 from tidelog.controller import nodes
 from tidelog.controller.image import Endpoint
 from tidelog.controller.topics import Defaults
-from tidelog.coordination.port import Coordination, Session
+from tidelog.coordination.port import Coordination, CoordinationError, Session
 from tidelog.errors import TidelogError
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
@@ -89,6 +89,7 @@ class Broker:
         self.topic_admin: TopicAdmin
         self._metrics_server: asyncio.Server | None = None
         self._rejoining: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.state = BrokerState.STARTING
 
@@ -168,7 +169,7 @@ class Broker:
         return ControllerShell(self.id, self.clock, settings)
 
     async def _hear_of_the_cluster(self) -> None:
-        while not await self.metadata.wait_until(lambda: self.id in self.metadata.brokers, _PATIENCE_S):
+        while not await self.metadata.wait_until(lambda: self.metadata.is_complete, _PATIENCE_S):
             _log.warning("broker %d is registered, but no controller has told it of the cluster yet", self.id)
 
     def _registration(self) -> nodes.Registration:
@@ -206,6 +207,16 @@ class Broker:
         self.replicas.went_offline(directory)
         if self.storage.is_offline:
             self.fail(f"the last log directory is offline: {directory.path}: {directory.offline}")
+        else:
+            self._telling = asyncio.ensure_future(self._tell_of_lost_directory())
+
+    async def _tell_of_lost_directory(self) -> None:
+        """The controller asks then what is left, and gives what is lost to others."""
+        event = nodes.encode_log_dir_event(self.id)
+        try:
+            await self.session.create(nodes.LOG_DIR_EVENT_PREFIX, event, sequential=True)
+        except CoordinationError as failure:
+            _log.warning("the controller was not told of the lost log directory: %s", failure)
 
     def fail(self, why: str) -> None:
         """The broker cannot go on: whoever runs it stops it and exits with an error."""

@@ -64,6 +64,8 @@ class MetadataCache:
         self.brokers: dict[BrokerId, LiveBroker] = {}
         self.topics: dict[str, TopicMetadata] = {}
         self.controller_id: BrokerId = NO_LEADER
+        self.is_complete = False
+        """Whether every topic there is has been told."""
         self._names: dict[bytes, str] = {}
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
@@ -99,6 +101,7 @@ class MetadataCache:
             for broker in request.live_brokers
         }
         if request.type == FULL_UPDATE:
+            self.is_complete = True
             named = {topic.topic_name for topic in request.topic_states}
             for name in [name for name in self.topics if name not in named]:
                 self._forget(name)

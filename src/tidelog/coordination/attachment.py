@@ -75,6 +75,7 @@ class Attachment:
         self._sessions: dict[int, Attached] = {}
         self._pending: dict[_Key, _Pending] = {}
         self._is_over = False
+        self._failure: StorageError | None = None
         self._guard = Guard(directory, clock, self._loop, self._end_all)
         self._scribe = Scribe(directory, self._loop, Readers(self._hear, self._not_written, self._fail))
 
@@ -115,7 +116,7 @@ class Attachment:
                 self._stop_if_idle()
         if self._is_over:
             lease.release()
-            raise SessionLostError()
+            raise self._failure or SessionLostError()
         return lease
 
     def leave(self, lease: Lease, session: int | None = None) -> None:
@@ -206,6 +207,7 @@ class Attachment:
     def _fail(self, error: StorageError) -> None:
         """The journal cannot be read or synced any more, so nothing is known of the cluster: be out of it."""
         _log.error("all sessions of this process with the cluster end: %s", error)
+        self._failure = error
         for making in self._awaited_leases:
             if not making.done():
                 making.set_exception(error)

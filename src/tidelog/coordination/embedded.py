@@ -120,7 +120,7 @@ class EmbeddedCoordination:
         self._attachment: Attachment | None = None
 
     async def connect(self, session_timeout_ms: int) -> EmbeddedSession:
-        """StorageError if the directory cannot be used."""
+        """StorageError if the directory cannot be used; SessionLostError if this process was stopped meanwhile."""
         attachment = self._attachment
         if attachment is None:
             attachment = self._attachment = Attachment(self._directory, self._clock, self._detached)

@@ -189,4 +189,6 @@ class Session(Protocol):
 class Coordination(Protocol):
     """A store to hold sessions with."""
 
-    async def connect(self, session_timeout_ms: int) -> Session: ...
+    async def connect(self, session_timeout_ms: int) -> Session:
+        """A CoordinationError means that it did not come about; it may be tried again."""
+        ...

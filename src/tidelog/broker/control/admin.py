@@ -17,6 +17,7 @@ from tidelog.controller.topics import (
     NewTopic,
     TopicError,
     TopicPlan,
+    check_partition_count,
     existing,
     plan_creation,
     plan_more_partitions,
@@ -62,7 +63,10 @@ class TopicAdmin:
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
         async def job(term: Term) -> list[TopicResult]:
-            check_partition_count(topic.partition_count(self._defaults()) for topic in topics)
+            try:
+                check_partition_count([topic.partition_count(self._defaults()) for topic in topics])
+            except TopicError as failure:
+                return [_refused(topic.name, failure) for topic in topics]
             return [await self._create(term, topic, validate_only) for topic in topics]
 
         return await self._shell.run(job)
@@ -72,7 +76,11 @@ class TopicAdmin:
     ) -> list[TopicResult]:
         async def job(term: Term) -> list[TopicResult]:
             known = term.controller.image.topics
-            check_partition_count(topic.total - len(known[topic.name].assignments) for topic in topics if topic.name in known)
+            now = {name: len(known[name].assignments) for name, *_ in topics if name in known}
+            try:
+                check_partition_count([topic.total - now[topic.name] for topic in topics if topic.name in now])
+            except TopicError as failure:
+                return [_refused(topic.name, failure) for topic in topics]
             return [await self._grow(term, topic, validate_only) for topic in topics]
 
         return await self._shell.run(job)

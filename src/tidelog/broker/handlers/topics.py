@@ -83,6 +83,7 @@ def _creation(broker: Broker, result: TopicResult) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=result.name,
         topic_id=result.topic_id,
+        error_message=None,
         num_partitions=len(plan.assignments),
         replication_factor=len(plan.assignments[0].replicas),
         configs=[
