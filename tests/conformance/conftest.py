@@ -8,6 +8,13 @@ import pytest
 
 from peers.zookeeper import ZooKeeper
 
+pytest.register_assert_rewrite("cases_records", "cases_offsets", "cases_admin", "cases_tools", "scene")
+"""What the clients play is not in test modules, but its assertions shall show as much."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -128,8 +128,6 @@ class Broker:
             self.dynamic_config.refresh_topic,
         )
         add_gauges(self)
-        self._dispatcher.broker = self
-        await self._listen()
         self.controller = self._make_controller()
         self.topic_admin = TopicAdmin(
             self.controller,
@@ -137,6 +135,8 @@ class Broker:
             lambda: Defaults(self.config["num.partitions"], self.config["default.replication.factor"]),
             lambda overrides: validate_topic(overrides, self.config),
         )
+        self._dispatcher.broker = self
+        await self._listen()
         self.dynamic_config.on_topic(self._topic_config_changed)
         self.dynamic_config.on_broker(self._broker_config_changed)
         await self._join(session)

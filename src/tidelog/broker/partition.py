@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from tidelog.broker.write_rules import WriteRules
@@ -47,7 +49,7 @@ class Partition:
         self.isr: tuple[BrokerId, ...] = ()
         self.watchers: dict[Watcher, None] = {}
         self._awaiting_commit: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
-        """Produces with acks=all by the offset that HW has to reach; later ones wait for higher offsets."""
+        """Produces with acks=all by the offset that HW has to reach, lowest first."""
 
     # The role
 
@@ -109,9 +111,10 @@ class Partition:
         self.log.high_watermark = leader.high_watermark
         waiting = self._awaiting_commit
         while waiting and waiting[0][0] <= leader.high_watermark:
-            waiting.popleft()[1](self._commit_result(leader))
+            waiting.popleft()[1](self.commit_result(leader))
 
-    def _commit_result(self, leader: Leader) -> ErrorCode:
+    def commit_result(self, leader: Leader) -> ErrorCode:
+        """What acks=all is told of records that HW has passed (S3.2)."""
         if leader.has_enough_replicas(self.rules.min_insync_replicas):
             return ErrorCode.NONE
         return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -121,7 +124,11 @@ class Partition:
 
     def when_committed(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
         """Called once, when HW reaches `offset` or when that cannot be any more."""
-        self._awaiting_commit.append((offset, answer))
+        waiting = self._awaiting_commit
+        if waiting and offset < waiting[-1][0]:
+            insort(waiting, (offset, answer), key=itemgetter(0))  # a retry of what was written before others
+        else:
+            waiting.append((offset, answer))
 
     def forget_waiting(self, answer: Callable[[ErrorCode], None]) -> None:
         """Its time is over."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.errors import CorruptBatchError, ErrorCode, InvalidRecordError, TidelogError
+from tidelog.errors import ErrorCode, InvalidRecordError, TidelogError, UnsupportedMagicError
 from tidelog.records.header import CODEC_MASK, LENGTH_END, BatchHeader, Codec, read_header, set_log_append_time
 from tidelog.records.validate import recompress, refuse_from_client, require_keys, validate
 from tidelog.types import NO_TIMESTAMP, Buffer
@@ -62,8 +62,11 @@ class Checked(NamedTuple):
 def check(batch: Buffer | None, rules: WriteRules, now_ms: int) -> Checked:
     """Refuse what the topic does not take; change what the topic decides itself."""
     if not batch:
-        raise CorruptBatchError("a produce without a record batch")
-    header = validate(batch)
+        raise InvalidRecordError("a produce without a record batch")
+    try:
+        header = validate(batch)
+    except UnsupportedMagicError as failure:
+        raise InvalidRecordError(str(failure)) from failure
     if header.length + LENGTH_END != len(batch):
         raise InvalidRecordError("a produce must hold exactly one record batch for each partition")
     refuse_from_client(header)

@@ -14,7 +14,10 @@ from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.write_rules import check
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.net.channel import Call
+from tidelog.records.header import Codec
+from tidelog.replication.leader import Leader
 from tidelog.types import Offset
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -30,25 +33,34 @@ if TYPE_CHECKING:
 
 _TOPIC_IDS = 13
 _LEADER_HINTS = 10
+_ZSTD = 7
 ALL = -1
 
 
 class _Written:
     """One partition of a produce that was appended: what HW must reach before acks=all is answered."""
 
-    __slots__ = ("partition", "required_offset", "response")
+    __slots__ = ("leader", "partition", "required_offset", "response")
 
-    def __init__(self, partition: Partition, required_offset: Offset, response: PartitionProduceResponse) -> None:
+    def __init__(
+        self, partition: Partition, leader: Leader, required_offset: Offset, response: PartitionProduceResponse
+    ) -> None:
         self.partition = partition
+        self.leader = leader
+        """Of the term it was written in: when that is over, what became of it is not known here."""
         self.required_offset = required_offset
         self.response = response
+
+    @property
+    def is_committed(self) -> bool:
+        return self.partition.is_committed(self.required_offset)
 
 
 def produce(
     broker: Broker, request: ProduceRequest, call: Call
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Append to each partition; answer when `acks` is fulfilled (S3.2)."""
-    acks, by_id = request.acks, call.version >= _TOPIC_IDS
+    acks, by_id, is_current = request.acks, call.version >= _TOPIC_IDS, broker.is_current
     topics: list[TopicProduceResponse] = []
     written: list[_Written] = []
     for topic in request.topic_data:
@@ -60,7 +72,9 @@ def produce(
                     raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
                 if name is None:
                     raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
-                written.append(_append(broker, name, data, acks))
+                if not is_current:
+                    raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                written.append(_append(broker, name, topic.topic_id, data, acks, call.version))
                 answers.append(written[-1].response)
             except TidelogError as failure:
                 answers.append(_refusal(data.index, failure))
@@ -73,25 +87,28 @@ def produce(
         return None
     if any(one.partition.log.flush_due for one in written):
         return _finish_flushed(broker, response, written, request, call)
-    if acks == ALL and any(not one.partition.is_committed(one.required_offset) for one in written):
+    if acks == ALL and any(not one.is_committed for one in written):
         return _finish_committed(broker, response, written, request, call)
     return _finish(broker, response, written, call)
 
 
-def _append(broker: Broker, topic: str, data: PartitionProduceData, acks: int) -> _Written:
+def _append(
+    broker: Broker, topic: str, topic_id: bytes, data: PartitionProduceData, acks: int, version: int
+) -> _Written:
     partition = broker.replicas.leading(topic, data.index)
-    rules = partition.rules
-    if (
-        acks == ALL
-        and partition.leader is not None
-        and not partition.leader.has_enough_replicas(rules.min_insync_replicas)
-    ):
+    leader, rules = partition.leader, partition.rules
+    assert leader is not None
+    if topic_id not in (ZERO_UUID, partition.topic_id):
+        raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)  # of an earlier topic of this name
+    if acks == ALL and not leader.has_enough_replicas(rules.min_insync_replicas):
         raise RequestError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{len(partition.isr)} replicas of {partition.name} are in sync; "
             f"min.insync.replicas = {rules.min_insync_replicas}",
         )
     batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms())
+    if header.codec is Codec.ZSTD and version < _ZSTD:
+        raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{_ZSTD}, this is v{version}")
     if header.is_transactional:
         raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     appended = partition.append(batch, header)
@@ -99,10 +116,10 @@ def _append(broker: Broker, topic: str, data: PartitionProduceData, acks: int) -
     response = PartitionProduceResponse(
         index=data.index,
         base_offset=appended.base_offset,
-        log_append_time_ms=append_time_ms,
+        log_append_time_ms=appended.max_timestamp if rules.append_time else append_time_ms,
         log_start_offset=partition.log.log_start_offset,
     )
-    return _Written(partition, appended.last_offset + 1, response)
+    return _Written(partition, leader, appended.last_offset + 1, response)
 
 
 def _refusal(index: int, failure: TidelogError) -> PartitionProduceResponse:
@@ -135,6 +152,9 @@ async def _finish_flushed(
             await one.partition.log.flush_if_due()
         except TidelogError as failure:
             one.response.error_code = failure.code
+    for one in written:
+        if not one.response.error_code and one.partition.leader is not one.leader:
+            one.response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # since it was written; it may be cut off
     if request.acks == ALL:
         return await _finish_committed(broker, response, written, request, call)
     return _finish(broker, response, written, call)
@@ -145,11 +165,14 @@ async def _finish_committed(
 ) -> ProduceResponse:
     """In purgatory until HW has passed all of them, or their time is over (S7.2)."""
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
-    waiting = [
-        (one, _Commit(one, deadline))
-        for one in written
-        if not one.response.error_code and not one.partition.is_committed(one.required_offset)
-    ]
+    waiting: list[tuple[_Written, _Commit]] = []
+    for one in written:
+        if one.response.error_code:
+            continue
+        if one.is_committed:
+            one.response.error_code = one.partition.commit_result(one.leader)
+        else:
+            waiting.append((one, _Commit(one, deadline)))
     for one, commit in waiting:
         one.response.error_code = await commit.result
     return _finish(broker, response, written, call)
@@ -167,11 +190,12 @@ class _Commit:
 
     def _answer(self, code: ErrorCode) -> None:
         self._timer.cancel()
-        self.result.set_result(code)
+        if not self.result.done():  # cancelled with its request when the broker stops
+            self.result.set_result(code)
 
     def _too_late(self) -> None:
         self._partition.forget_waiting(self._answer)
-        self.result.set_result(ErrorCode.REQUEST_TIMED_OUT)
+        self._answer(ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _finish(broker: Broker, response: ProduceResponse, written: list[_Written], call: Call) -> ProduceResponse:

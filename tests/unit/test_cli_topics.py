@@ -1,0 +1,151 @@
+"""`tidelog topics` and `tidelog configs`: tables, JSON, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fake_admin import FakeAdminBroker, served_broker
+from tidelog.cli.main import main
+from tidelog.types import TopicPartition
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeAdminBroker]:
+    with served_broker() as broker:
+        yield broker
+
+
+def run(broker: FakeAdminBroker, *arguments: str, input: str = "") -> Result:
+    return CliRunner().invoke(main, arguments, input=input, env={"TIDELOG_BOOTSTRAP": broker.bootstrap})
+
+
+def done(broker: FakeAdminBroker, *arguments: str) -> str:
+    result = run(broker, *arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_topic_from_its_making_to_its_end(broker: FakeAdminBroker) -> None:
+    made = done(broker, "topics", "create", "orders", "--partitions", "3", "--config", "retention.ms=5")
+    assert made == "created topic orders: 3 partitions, replication factor 1\n"
+    (listed,) = rows(done(broker, "topics", "list", "--json"))
+    assert (listed["topic"], listed["partitions"], listed["replication_factor"]) == ("orders", 3, 1)
+    done(
+        broker, "topics", "alter", "orders", "--partitions", "4", "--config", "a=b=c", "--delete-config", "retention.ms"
+    )
+    (described,) = rows(done(broker, "topics", "describe", "orders", "--json"))
+    assert described["configs"] == {"a": "b=c"}
+    assert [row["leader"] for row in described["detail"]] == [1] * 4
+    shown = done(broker, "topics", "describe")
+    assert "a=b=c" in shown
+    assert "leader epoch" in shown
+    assert "deleted topic orders" in done(broker, "topics", "delete", "orders", "--yes")
+    assert "there are no topics" in done(broker, "topics", "list")
+    assert done(broker, "topics", "list", "--json") == ""
+
+
+def test_a_topic_that_is_there_is_an_error_unless_it_may_be(broker: FakeAdminBroker) -> None:
+    broker.add_topic("orders", 2)
+    failed = run(broker, "topics", "create", "orders")
+    assert failed.exit_code == 1
+    assert failed.stderr.count("\n") == 1
+    assert "TOPIC_ALREADY_EXISTS" in failed.stderr
+    assert "--if-not-exists" in failed.stderr
+    assert "already a topic orders: 2 partitions" in done(broker, "topics", "create", "orders", "--if-not-exists")
+
+
+def test_deleting_asks_first(broker: FakeAdminBroker) -> None:
+    broker.add_topic("orders", 1)
+    assert run(broker, "topics", "delete", "orders", input="n\n").exit_code == 1
+    assert TopicPartition("orders", 0) in broker.cluster.leaders
+    assert run(broker, "topics", "delete", "orders", input="y\n").exit_code == 0
+    assert TopicPartition("orders", 0) not in broker.cluster.leaders
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "describe", "nope"),
+        ("topics", "delete", "nope", "--yes"),
+        ("topics", "alter", "nope", "--partitions", "2"),
+        ("configs", "describe", "--topic", "nope"),
+        ("produce", "nope"),
+        ("consume", "nope"),
+    ],
+)
+def test_an_unknown_topic_is_named_with_what_to_do(broker: FakeAdminBroker, arguments: tuple[str, ...]) -> None:
+    result = run(broker, *arguments)
+    assert result.exit_code == 1
+    assert "topic nope: UNKNOWN_TOPIC_OR_PARTITION" in result.stderr
+    assert "tidelog topics list" in result.stderr
+
+
+def test_configs_are_set_shown_and_taken_back(broker: FakeAdminBroker) -> None:
+    broker.add_topic("orders", 1)
+    assert "nothing is set for topic orders" in done(broker, "configs", "describe", "--topic", "orders")
+    changed = done(broker, "configs", "alter", "--topic", "orders", "retention.ms=5", "x=y")
+    assert changed == "changed retention.ms, x of topic orders\n"
+    described = rows(done(broker, "configs", "describe", "--topic", "orders", "--json"))
+    assert [(row["name"], row["value"], row["source"]) for row in described] == [
+        ("retention.ms", "5", "DYNAMIC_TOPIC"),
+        ("x", "y", "DYNAMIC_TOPIC"),
+    ]
+    done(broker, "configs", "delete", "--topic", "orders", "x")
+    assert broker.configs[2, "orders"] == {"retention.ms": "5"}
+    assert "flush.ms" in done(broker, "configs", "describe", "--topic", "orders", "--all")
+    assert "flush.ms" in done(broker, "configs", "describe", "--topic", "orders", "flush.ms")
+    done(broker, "configs", "alter", "--broker-default", "log.retention.ms=7")
+    assert broker.configs[4, ""] == {"log.retention.ms": "7"}
+    done(broker, "configs", "alter", "--broker", "1", "log.retention.ms=8")
+    assert broker.configs[4, "1"] == {"log.retention.ms": "8"}
+    assert "broker 7: BROKER_NOT_AVAILABLE" in run(broker, "configs", "describe", "--broker", "7").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("topics", "create"), "Missing argument"),
+        (("topics", "create", "t", "--config", "x"), "NAME=VALUE"),
+        (("topics", "create", "t", "--partitions", "0"), "--partitions"),
+        (("topics", "alter", "t"), "nothing to change"),
+        (("topics", "list", "--bootstrap", "h:x"), "HOST:PORT"),
+        (("configs", "describe"), "exactly one of"),
+        (("configs", "describe", "--topic", "t", "--broker", "1"), "exactly one of"),
+        (("configs", "alter", "--topic", "t", "x"), "NAME=VALUE"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], says: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_nobody_at_the_address_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-m", "tidelog", "topics", "list", "--bootstrap", f"127.0.0.1:{port}"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    for part in (f"127.0.0.1:{port}", "Connection refused", "tidelog up", "--bootstrap", "TIDELOG_BOOTSTRAP"):
+        assert part in result.stderr
+
+
+def test_every_noun_has_its_command() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for noun in ("topics", "produce", "consume", "configs", "log"):
+        assert f"  {noun} " in result.stdout

@@ -1,0 +1,155 @@
+"""Sequences of an idempotent producer: what keeps its number, what begins an epoch, and Kafka's partitioner."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tidelog.client.partitioner import StickyPartition, murmur2, partition_of_key
+from tidelog.client.sequences import MAX_EPOCH, OutBatch, PartitionQueue
+from tidelog.errors import ErrorCode
+from tidelog.records.build import build_batch
+from tidelog.records.header import check_crc, read_header
+from tidelog.types import NO_PRODUCER, TopicPartition
+
+P0 = TopicPartition("orders", 0)
+
+
+def batch(count: int = 1) -> OutBatch:
+    return OutBatch(build_batch([(0, None, b"v")] * count))
+
+
+def queue_of(*counts: int) -> tuple[PartitionQueue, list[OutBatch]]:
+    queue = PartitionQueue(P0, idempotent=True)
+    assert queue.needs_producer_id
+    queue.identify(7, 0)
+    batches = [batch(count) for count in counts]
+    for one in batches:
+        queue.add(one)
+    return queue, batches
+
+
+def take_all(queue: PartitionQueue) -> list[tuple[int, int]]:
+    """(epoch, sequence) of each batch that may leave."""
+    taken = []
+    while queue.sendable:
+        one = queue.take()
+        header = read_header(one.data)
+        check_crc(header, one.data)
+        assert (header.producer_epoch, header.base_sequence) == (one.epoch, one.sequence)
+        taken.append((one.epoch, one.sequence))
+    return taken
+
+
+def test_at_most_five_are_on_their_way_in_order() -> None:
+    queue, batches = queue_of(3, 1, 2, 1, 1, 1, 1)
+    assert take_all(queue) == [(0, 0), (0, 3), (0, 4), (0, 6), (0, 7)]
+    queue.acknowledged(batches[0])
+    assert take_all(queue) == [(0, 8)]
+
+
+def test_what_came_back_keeps_its_sequence_and_is_not_overtaken() -> None:
+    queue, (a, b, c) = queue_of(1, 1, 1)
+    take_all(queue)
+    queue.came_back(a, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert not queue.sendable
+    queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    queue.came_back(c, ErrorCode.NETWORK_EXCEPTION)
+    assert take_all(queue) == [(0, 0), (0, 1), (0, 2)]
+    assert queue.in_flight == [a, b, c]
+
+
+def test_behind_one_that_is_given_up_a_new_epoch_begins() -> None:
+    queue, (a, b, c) = queue_of(1, 2, 1)
+    take_all(queue)
+    queue.acknowledged(a)
+    queue.given_up(b)
+    assert not queue.sendable
+    queue.came_back(c, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    late = batch()
+    queue.add(late)
+    assert take_all(queue) == [(1, 0), (1, 1)]
+
+
+def test_what_stood_before_a_given_up_batch_ends_its_own_epoch_first() -> None:
+    queue, (a, b, c) = queue_of(1, 1, 1)
+    take_all(queue)
+    queue.came_back(a, ErrorCode.NETWORK_EXCEPTION)
+    queue.given_up(b)
+    queue.came_back(c, ErrorCode.NETWORK_EXCEPTION)
+    assert take_all(queue) == [(0, 0)]
+    queue.acknowledged(a)
+    assert take_all(queue) == [(1, 0)]
+
+
+def test_one_that_was_never_sent_leaves_no_gap() -> None:
+    queue, (a, b) = queue_of(1, 1)
+    queue.given_up(a)
+    assert take_all(queue) == [(0, 0)]
+    assert queue.in_flight == [b]
+
+
+def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
+    queue, (a, b) = queue_of(1, 1)
+    take_all(queue)
+    queue.came_back(a, ErrorCode.UNKNOWN_PRODUCER_ID)
+    queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert take_all(queue) == [(1, 0), (1, 1)]
+
+
+def test_used_up_epochs_ask_for_another_producer_id() -> None:
+    queue, (a, b) = queue_of(1, 1)
+    queue.identify(7, MAX_EPOCH)
+    take_all(queue)
+    queue.given_up(a)
+    queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert queue.needs_producer_id
+    queue.identify(8, 0)
+    assert take_all(queue) == [(0, 0)]
+    assert b.producer_id == 8
+
+
+def test_sequences_wrap() -> None:
+    queue, _ = queue_of(1, 2, 1)
+    queue._next_sequence = 2**31 - 2
+    assert take_all(queue) == [(0, 2**31 - 2), (0, 2**31 - 1), (0, 1)]
+
+
+def test_without_idempotence_batches_are_left_as_they_are() -> None:
+    queue = PartitionQueue(P0, idempotent=False)
+    one = batch()
+    before = bytes(one.data)
+    queue.add(one)
+    assert queue.take().producer_id == NO_PRODUCER
+    assert bytes(one.data) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "signed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_kafkas(key: bytes, signed: int) -> None:
+    assert murmur2(key) == signed & 0xFFFFFFFF
+    assert partition_of_key(memoryview(key), 7) == (signed & 0x7FFFFFFF) % 7
+
+
+def test_records_without_keys_stick_until_a_batch_is_full() -> None:
+    sticky = StickyPartition(random.Random(1))
+    seen: Counter[int] = Counter()
+    for _ in range(300):
+        first = sticky.current([0, 1, 2])
+        assert sticky.current([0, 1, 2]) == first
+        seen[first] += 1
+        sticky.move_on([0, 1, 2])
+        assert sticky.current([0, 1, 2]) != first
+    assert min(seen.values()) > 60
+    assert sticky.current([5]) == 5
