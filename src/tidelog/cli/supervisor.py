@@ -73,6 +73,9 @@ class Supervisor:
 
     def _settings(self, number: int, brokers: int, port: int, given: Mapping[str, str]) -> dict[str, str]:
         copies = str(min(3, brokers))
+        given = dict(given)
+        if (metrics_port := given.get("tidelog.metrics.port", "")).isdecimal() and int(metrics_port):
+            given["tidelog.metrics.port"] = str(int(metrics_port) + number - 1)
         return {
             "broker.id": str(number),
             "listeners": f"PLAINTEXT://127.0.0.1:{port + number - 1}",

@@ -13,7 +13,13 @@ from tidelog.cli.broker import split_settings
 @click.option("--brokers", default=1, show_default=True, type=click.IntRange(1, 100), help="How many, with ids 1..N.")
 @click.option("--port", default=9092, show_default=True, type=click.IntRange(1, 65535), help="Of the first broker.")
 @click.option("--data", default="tidelog-data", show_default=True, type=click.Path(file_okay=False), metavar="DIR")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of every broker; repeatable.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="For every broker; repeatable. tidelog.metrics.port counts up.",
+)
 @click.option("--restart", is_flag=True, help="Start a broker that died again.")
 def command(brokers: int, port: int, data: str, settings: tuple[str, ...], restart: bool) -> None:
     """Run a cluster until Ctrl-C. Its data stays in DIR, for the next time."""

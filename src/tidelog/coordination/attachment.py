@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 class Attached(Protocol):
     """A session of this process, as the attachment sees it."""
 
+    def start(self) -> None: ...
+
     def lose(self) -> None: ...
 
     def lose_if_over(self) -> None: ...
@@ -195,6 +197,7 @@ class Attachment:
         if opener is None or lease is None:
             return None
         session = self._sessions[member.id] = opener(member, lease)
+        session.start()
         return session
 
     def _not_written(self, entries: Sequence[Entry]) -> None:

@@ -41,7 +41,6 @@ class EmbeddedSession(TreeSession):
         self._requests = 0
         self._last_change: asyncio.Future[list[OpResult]] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._beat()
 
     @property
     def id(self) -> int:
@@ -88,6 +87,10 @@ class EmbeddedSession(TreeSession):
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._beat)
 
     # What the attachment asks of it
+
+    def start(self) -> None:
+        """If its process was stopped while it was opened, it is over before it began."""
+        self._beat()
 
     def tell(self, event: Event) -> None:
         for watch in self._watches.take(event):

@@ -75,10 +75,14 @@ class Guard:
             lease.renew()
 
     def _is_dead(self, member: Member) -> bool:
-        probe = self._probes.get(member.id)
-        if probe is None:
-            probe = self._probes[member.id] = Probe(self._directory, member.name, member.timeout_ms)
-        return probe.is_dead(self._clock.monotonic_ns())
+        """What cannot be asked just now, for lack of descriptors say, is taken to live: others ask too."""
+        try:
+            probe = self._probes.get(member.id)
+            if probe is None:
+                probe = self._probes[member.id] = Probe(self._directory, member.name, member.timeout_ms)
+            return probe.is_dead(self._clock.monotonic_ns())
+        except OSError:
+            return False
 
     def _forget_probes(self) -> None:
         if len(self._probes) > len(self._others):

@@ -38,7 +38,8 @@ class Journal:
         self.directory = directory
         self.generation = generation
         self.cutter = LineCutter(generation)
-        self._file = os.open(_path(directory, generation), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self.path = _path(directory, generation)
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
     @classmethod
     def open_latest(cls, directory: str) -> Journal:

@@ -2,7 +2,9 @@
 
 A tree of nodes, each with data and a version. An ephemeral node goes with the session that made it. A watch is
 handed to a read and is called once, on the loop, at the first change after that read: who wants to know more reads
-again. All changes have one order, and a session sees them in that order.
+again. One and the same watch that is left twice on a node is called once. All changes have one order, and a session
+sees them in that order, its own writes among them: it is told of a change before it can read it. Another session's
+change may reach it a little late.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Create(NamedTuple):
     data: bytes = b""
     ephemeral: bool = False
     sequential: bool = False
-    """The name gets a number of ten digits behind it, one more than the one before under this parent."""
+    """The name gets a number of ten digits behind it, higher than any before under this parent."""
 
 
 class Set(NamedTuple):
@@ -182,7 +184,7 @@ class Session(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session; its ephemeral nodes are gone when this returns. Harmless if it is over."""
+        """End the session; it is LOST, and its ephemeral nodes are gone, when this returns. Harmless if it is over."""
         ...
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading  # noqa: TID251  behind the Coordination port: a sync of the journal may take long
+from collections import deque
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.coordination.entries import Entry, Sealed, Snapshot, to_line
 from tidelog.coordination.journal import Journal
+from tidelog.coordination.notice import Notice
 from tidelog.errors import StorageError
 
 T = TypeVar("T")
-_POLL_S = 0.005
 
 
 class _Task(NamedTuple):
@@ -49,45 +48,52 @@ class Scribe:
         self._directory = directory
         self._loop = loop
         self._readers = readers
-        self._queue: SimpleQueue[Entry | _Task | _Stop] = SimpleQueue()
+        self._queue: deque[Entry | _Task | _Stop] = deque()
+        self._notice = Notice()
         self._thread = threading.Thread(target=self._run, name="coordination-journal", daemon=True)
         self._thread.start()
 
     def submit(self, entry: Entry) -> None:
-        self._queue.put(entry)
+        self._put(entry)
 
     def go_on(self, snapshot: Snapshot) -> None:
-        self._queue.put(snapshot)
+        self._put(snapshot)
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Task(work, future))
+        self._put(_Task(work, future))
         return future
 
     def stop(self) -> None:
         """Behind all that was submitted."""
-        self._queue.put(_Stop())
+        self._put(_Stop())
+
+    def _put(self, item: Entry | _Task | _Stop) -> None:
+        self._queue.append(item)
+        self._notice.ring()
 
     def _run(self) -> None:
         try:
             self._journal = Journal.open_latest(self._directory)
             try:
+                self._notice.watch(self._journal.path)
                 while self._write(self._next_items()) and self._read():
                     pass
             finally:
                 self._journal.close()
         except StorageError as error:
             self._tell(self._readers.failed, error)
+        except Exception as error:  # a line of another version, or a fault of ours: nobody must wait for ever
+            unreadable = StorageError(f"cannot follow the cluster's journal in {self._directory}: {error!r}")
+            self._tell(self._readers.failed, unreadable)
+        finally:
+            self._notice.close()
 
     def _next_items(self) -> list[Entry | _Task | _Stop]:
-        """All that is waiting, so that it is written and synced together; nothing, if none came until the next look."""
-        items: list[Entry | _Task | _Stop] = []
-        try:
-            items.append(self._queue.get(timeout=_POLL_S))
-            while True:
-                items.append(self._queue.get_nowait())
-        except Empty:
-            return items
+        """All that is waiting, so that it is written and synced together; nothing, if it is time to read."""
+        if not self._queue:
+            self._notice.wait()
+        return [self._queue.popleft() for _ in range(len(self._queue))]
 
     def _write(self, items: list[Entry | _Task | _Stop]) -> bool:
         entries: list[Entry] = []
@@ -117,19 +123,22 @@ class Scribe:
                 if snapshot is None:
                     return False
                 self._journal = self._journal.following(snapshot)
+                self._notice.watch(self._journal.path)
         return True
 
     def _await_snapshot(self) -> Snapshot | None:
         """One by one, for what stands behind the snapshot in the queue is not void."""
         while not self._loop.is_closed():
-            with contextlib.suppress(Empty):
-                item = self._queue.get(timeout=_POLL_S)
-                if isinstance(item, Snapshot):
-                    return item
-                if isinstance(item, _Stop):
-                    return None
-                if isinstance(item, _Task):
-                    self._do(item)
+            if not self._queue:
+                self._notice.wait()
+                continue
+            item = self._queue.popleft()
+            if isinstance(item, Snapshot):
+                return item
+            if isinstance(item, _Stop):
+                return None
+            if isinstance(item, _Task):
+                self._do(item)
         return None
 
     def _do(self, task: _Task) -> None:

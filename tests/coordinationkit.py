@@ -1,0 +1,134 @@
+"""Stores to run one contract against: each home of the coordination port, on a loop that suits it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tidelog.coordination.embedded import EmbeddedCoordination, EmbeddedSession
+from tidelog.coordination.memory import MemoryCoordination
+from tidelog.coordination.port import Event, Session, SessionState, Watch
+from tidelog.host.clock import SystemClock
+from tidelog.lab.world import World
+
+T = TypeVar("T")
+TIMEOUT_MS = 10_000
+_PATIENCE_S = 20.0
+
+
+class Store(Protocol):
+    """A home under test."""
+
+    async def connect(self, timeout_ms: int = TIMEOUT_MS) -> Session: ...
+
+    async def expire(self, session: Session) -> None:
+        """End it without its doing, as the store does when its time is over."""
+        ...
+
+
+Story = Callable[[Store], Coroutine[Any, Any, None]]
+
+
+class _MemoryStore:
+    def __init__(self, world: World) -> None:
+        chance = world.chance_for("coordination")
+        self.coordination = MemoryCoordination(
+            world.host("store").clock, delay_s=lambda: chance.choice((0, chance.random() / 1e3))
+        )
+
+    async def connect(self, timeout_ms: int = TIMEOUT_MS) -> Session:
+        return await self.coordination.connect(timeout_ms)
+
+    async def expire(self, session: Session) -> None:
+        self.coordination.expire(session.id)
+
+
+class _EmbeddedStore:
+    """Every session has a home of its own, as in a process of its own, unless they are to share one."""
+
+    def __init__(self, directory: Path, *, shared: bool) -> None:
+        self._directory = str(directory)
+        self._shared = EmbeddedCoordination(self._directory, SystemClock()) if shared else None
+        self._sessions: list[Session] = []
+
+    async def connect(self, timeout_ms: int = TIMEOUT_MS) -> Session:
+        home = self._shared or EmbeddedCoordination(self._directory, SystemClock())
+        session = await home.connect(timeout_ms)
+        self._sessions.append(session)
+        return session
+
+    async def expire(self, session: Session) -> None:
+        """Another process writes that it is over."""
+        other = await EmbeddedCoordination(self._directory, SystemClock()).connect(TIMEOUT_MS)
+        assert isinstance(other, EmbeddedSession)
+        await other._attachment.end(session.id)
+        await other.close()
+
+    async def close(self) -> None:
+        for session in self._sessions:
+            await session.close()
+
+
+def run_in_memory(story: Story, directory: Path, seed: int = 1) -> None:
+    with World(seed) as world:
+        world.run(story(_MemoryStore(world)))
+
+
+def run_embedded(story: Story, directory: Path, *, shared: bool = False) -> None:
+    async def main() -> None:
+        store = _EmbeddedStore(directory, shared=shared)
+        try:
+            await asyncio.wait_for(story(store), _PATIENCE_S)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+HOMES: dict[str, Callable[[Story, Path], None]] = {
+    "memory": run_in_memory,
+    "embedded": run_embedded,
+    "embedded, one process": lambda story, directory: run_embedded(story, directory, shared=True),
+}
+
+
+async def catch_up(session: Session) -> None:
+    """A session reads no state older than its own last write, so after one it has all that was there before."""
+    await session.set("/", b"")
+
+
+async def eventually(check: Callable[[], Awaitable[T]], patience_s: float = _PATIENCE_S) -> T:
+    """The first answer that is true."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while not (answer := await check()):
+        assert loop.time() < deadline, "waited in vain"
+        await asyncio.sleep(0.002)
+    return answer
+
+
+class Heard:
+    """A watch that remembers, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def watch(self) -> Watch:
+        """A new one each time: one and the same that is left twice hears once."""
+        return lambda event: self.events.append(event)
+
+    async def wait(self, count: int = 1) -> list[Event]:
+        async def enough() -> bool:
+            return len(self.events) >= count
+
+        await eventually(enough)
+        return self.events
+
+
+async def wait_for_state(session: Session, state: SessionState) -> None:
+    async def reached() -> bool:
+        return session.state is state
+
+    await eventually(reached)
