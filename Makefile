@@ -29,7 +29,7 @@ up: setup ## a broker on 127.0.0.1:9092, until Ctrl-C; its data stays in tidelog
 	$(BIN)/tidelog up
 
 test: setup ## the tests that need nothing but Python
-	$(BIN)/python -m pytest -m "not jvm and not long" tests/unit tests/property tests/sim
+	$(BIN)/python -m pytest -m "not jvm and not long" tests/unit tests/property tests/sim tests/system
 
 test-all: test peers ## and the long ones, and those beside the JVM
 	$(BIN)/python -m pytest -m "jvm or long" tests/unit tests/property tests/sim tests/system
@@ -46,7 +46,7 @@ conformance: setup peers ## Apache Kafka's own tools and brokers judge what we w
 bench: setup peers ## the speed tables, beside the peers
 	$(BIN)/python -m bench
 
-peers: setup ## Apache Kafka 3.9.1 and 4.1.0 as Maven gives them
+peers: setup ## Apache Kafka 3.9.1 and 4.1.0, kcat and franz-go
 	$(BIN)/python -m peers
 
 lock: setup ## pin anew what pyproject.toml asks for

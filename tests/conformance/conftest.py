@@ -12,10 +12,6 @@ pytest.register_assert_rewrite("cases_records", "cases_offsets", "cases_admin", 
 """What the clients play is not in test modules, but its assertions shall show as much."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--target",

@@ -54,12 +54,15 @@ def encode_response(response: Message, version: int, correlation_id: int) -> lis
 
 def decode_request(frame: Buffer) -> RequestFrame:
     """UnsupportedVersionError for an API or version that is not in the table; `decode_request_header` can still read
-    to whom to say so."""
+    to whom to say so. Bytes behind the request are ignored, as Kafka does: librdkafka sends some.
+    """
     api, version = _addressed(frame)
     if version not in api.versions:
         raise UnsupportedVersionError(f"{api.name} has versions {api.versions}, not {version}")
     header_plan = decoder_of(RequestHeader, api.request_header_version(version))
-    return RequestFrame(*decoder.decode_frame(header_plan, decoder_of(api.request, version), frame))
+    header, position = decoder.decode(header_plan, frame, 0)
+    request, _ = decoder.decode(decoder_of(api.request, version), frame, position)
+    return RequestFrame(header, request)
 
 
 def decode_request_header(frame: Buffer) -> RequestHeader:

@@ -1,0 +1,33 @@
+"""All clients and all cases, for the test modules and for docs/COMPATIBILITY.md."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import cases_admin
+import cases_offsets
+import cases_records
+import cases_tools
+from cases import Case
+from driver import Driver
+from driver_aiokafka import AioKafka
+from driver_confluent import Confluent
+from driver_kafka_python import KafkaPython
+from driver_kcat import Kcat
+from driver_shell import FranzGo, Java3, Java4, Tools3, Tools4
+
+
+class Section(NamedTuple):
+    """Clients that are asked the same."""
+
+    title: str
+    drivers: tuple[type[Driver], ...]
+    cases: list[Case]
+
+
+CASES = [*cases_records.TABLE.cases, *cases_offsets.TABLE.cases, *cases_admin.TABLE.cases]
+TOOL_CASES = cases_tools.TABLE.cases
+COLUMNS = (
+    Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
+    Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
+)

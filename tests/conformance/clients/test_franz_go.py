@@ -1,0 +1,15 @@
+"""franz-go, with nothing of ours in the client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cases import Case, played_by
+from driver_shell import FranzGo
+from scene import Scene
+from suite import CASES
+
+
+@played_by(CASES, FranzGo)
+def test_franz_go(case: Case, scene: Scene[Any]) -> None:
+    case.play(scene)
