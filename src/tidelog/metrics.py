@@ -41,7 +41,7 @@ class Gauge:
         self.read = read
 
     def lines(self, name: str, labels: Labels) -> list[str]:
-        return [f"{name}{_braces(labels)} {self.read():g}"]
+        return [f"{name}{_braces(labels)} {_number(self.read())}"]
 
 
 class Histogram:
@@ -69,7 +69,7 @@ class Histogram:
             below += count
             limit = "+Inf" if bound == float("inf") else f"{bound:g}"
             found.append(f"{name}_bucket{_braces((*labels, ('le', limit)))} {below}")
-        found.append(f"{name}_sum{_braces(labels)} {self.total:.6g}")
+        found.append(f"{name}_sum{_braces(labels)} {_number(self.total)}")
         found.append(f"{name}_count{_braces(labels)} {below}")
         return found
 
@@ -123,6 +123,11 @@ class Metrics:
             for labels, metric in family.items():
                 lines += metric.lines(name, labels)
         return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    """With all its digits: a large sum that is rounded seems to stand still."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _braces(labels: Labels) -> str:

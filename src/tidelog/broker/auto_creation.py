@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 _VERSION = 7
 _AS_THE_BROKER_SAYS = -1
+_PATIENCE_S = 1.0
+"""A client that waits for its Metadata has other topics too; it comes again for the ones that take longer."""
 
 
 class AutoCreation:
@@ -28,16 +31,18 @@ class AutoCreation:
         self._under_way: dict[str, asyncio.Future[None]] = {}
 
     async def create(self, topics: Sequence[str]) -> None:
-        """Begin with it, or join who has begun. Whether it worked, the next Metadata tells."""
-        new = [topic for topic in topics if topic not in self._under_way]
+        """Begin with it, or join who has begun, for a moment. Whether it worked, the next Metadata tells."""
+        new = [topic for topic in dict.fromkeys(topics) if topic not in self._under_way]
         if new:
             creating = asyncio.ensure_future(self._create(new))
             for topic in new:
                 self._under_way[topic] = creating
             creating.add_done_callback(lambda _: [self._under_way.pop(topic) for topic in new])
-        for topic in topics:
-            if (under_way := self._under_way.get(topic)) is not None:
-                await asyncio.shield(under_way)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                for topic in topics:
+                    if (under_way := self._under_way.get(topic)) is not None:
+                        await asyncio.shield(under_way)
 
     async def _create(self, topics: Sequence[str]) -> None:
         broker = self._broker

@@ -27,14 +27,14 @@ from tidelog.config.topic import TopicConfig, validate_topic
 from tidelog.controller import nodes
 from tidelog.controller.image import Endpoint
 from tidelog.controller.topics import Defaults
-from tidelog.coordination.port import Coordination, CoordinationError, Session
-from tidelog.errors import TidelogError
+from tidelog.coordination.port import Coordination, CoordinationError, Session, SessionState
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.metrics import Metrics
 from tidelog.net.channel import RequestChannel
 from tidelog.net.server import ServerLimits, SocketServer
 from tidelog.ports import Ports
+from tidelog.types import NO_EPOCH
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ _ONE_LIFE_S = 5.0
 """How much longer than a session an earlier life of this broker may hold its name."""
 _PATIENCE_S = 10.0
 """How long a broker waits before it complains."""
+_RETRY_S = 0.1
 
 
 class BrokerState(IntEnum):
@@ -64,8 +65,9 @@ class Broker:
         self.counts = TopicCounts(self.metrics)
         self.metadata = MetadataCache()
         self.cluster_id = ""
-        self.epoch = -1
-        """Of this life: the creation id of the broker's node. Requests meant for an earlier one are void."""
+        self.epoch = NO_EPOCH
+        """Of this life: the creation id of the broker's node. Requests meant for an earlier one are void, and between
+        two lives there is none."""
         self.inter_broker_listener: str = config.inter_broker_listener.name
         self.ports_bound: dict[str, int] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -84,12 +86,20 @@ class Broker:
         )
         self.server = SocketServer(channel, _limits(config), self._dispatcher.sent, self.metrics)
         self.dynamic_config: DynamicConfig
-        self.replicas: Replicas
+        self.replicas = Replicas(
+            self.id,
+            self.storage,
+            self._log_config,
+            lambda topic: write_rules(self.dynamic_config.topic_config(topic)),
+            lambda topic, index: self.metadata.partition(topic, index) is not None,
+            lambda topic: self.dynamic_config.refresh_topic(topic),
+        )
         self.controller: ControllerShell
         self.topic_admin: TopicAdmin
         self._metrics_server: asyncio.Server | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._is_joining = True
         self._is_stopping = False
         self.state = BrokerState.STARTING
 
@@ -111,22 +121,8 @@ class Broker:
 
     async def start(self) -> None:
         """Returns when clients can be served."""
-        config = self.static_config
-        session = await self._membership.connect()
-        await prepare_tree(session)
-        self.cluster_id = await cluster_id(session, self.random)
-        self.dynamic_config = DynamicConfig(session, self.id, config, self.clock)
-        await self.dynamic_config.load()
+        await self._meet_the_cluster()
         await self.storage.open(self.id, self.cluster_id, self._log_config)
-        self.replicas = Replicas(
-            self.id,
-            self.disk,
-            self.storage.directories,
-            self._log_config,
-            lambda topic: write_rules(self.dynamic_config.topic_config(topic)),
-            lambda topic, index: self.metadata.partition(topic, index) is not None,
-            self.dynamic_config.refresh_topic,
-        )
         add_gauges(self)
         self.controller = self._make_controller()
         self.topic_admin = TopicAdmin(
@@ -139,10 +135,25 @@ class Broker:
         await self._listen()
         self.dynamic_config.on_topic(self._topic_config_changed)
         self.dynamic_config.on_broker(self._broker_config_changed)
-        await self._join(session)
+        await self._join()
         await self._hear_of_the_cluster()
         self.storage.start_housekeeping()
         self.state = BrokerState.RUNNING
+
+    async def _meet_the_cluster(self) -> None:
+        """What has to be known before the logs can be opened: which cluster this is, and its settings."""
+        while True:
+            session = await self._membership.connect()
+            try:
+                await prepare_tree(session)
+                self.cluster_id = await cluster_id(session, self.random)
+                self.dynamic_config = DynamicConfig(session, self.id, self.static_config, self.clock)
+                await self.dynamic_config.load()
+                return
+            except CoordinationError as failure:
+                _log.warning("the coordination store cannot be read yet: %s", failure)
+                await session.close()
+                await asyncio.sleep(_RETRY_S)
 
     async def _listen(self) -> None:
         for listener in self.static_config.listeners:
@@ -154,11 +165,30 @@ class Broker:
             )
             self.ports_bound["metrics"] = self._metrics_server.sockets[0].getsockname()[1]
 
-    async def _join(self, session: Session) -> None:
+    async def _join(self) -> None:
+        """Become a member, in the session of now or in the next if that one is over, until it works."""
+        self._is_joining, is_bound = True, True
         timeout_s = self.static_config["zookeeper.session.timeout.ms"] / 1000 + _ONE_LIFE_S
-        self.epoch = await register(session, self.id, self._registration(), self.clock, timeout_s)
+        while self.epoch == NO_EPOCH:
+            try:
+                if self.session.state is SessionState.LOST:
+                    self._end_life()
+                    await self.controller.stop()
+                    await self._membership.connect()
+                    is_bound = False
+                session = self.session
+                if not is_bound:
+                    await self.dynamic_config.rebind(session)
+                    is_bound = True
+                epoch = await register(session, self.id, self._registration(), self.clock, timeout_s)
+                await self.controller.start(session)
+                if session.state is not SessionState.LOST:
+                    self.epoch = epoch
+            except CoordinationError as failure:
+                _log.warning("broker %d cannot join the cluster yet: %s", self.id, failure)
+                await asyncio.sleep(_RETRY_S)
+        self._is_joining = False
         _log.info("broker %d of cluster %s is registered with epoch %d", self.id, self.cluster_id, self.epoch)
-        await self.controller.start(session)
 
     def _make_controller(self) -> ControllerShell:
         settings = ControlSettings(
@@ -228,27 +258,30 @@ class Broker:
         """Others may lead by now: lead nothing, and join again as a new life (S12)."""
         if self._is_stopping:
             return
-        for partition in self.replicas.partitions.values():
-            partition.follow()
-        self._rejoining = asyncio.ensure_future(self._rejoin())
+        self._end_life()
+        if not self._is_joining:
+            self._is_joining = True
+            self._rejoining = asyncio.ensure_future(self._rejoin())
+
+    def _end_life(self) -> None:
+        self.epoch = NO_EPOCH
+        self.replicas.resign()
 
     async def _rejoin(self) -> None:
         try:
-            await self.controller.stop()
-            session = await self._membership.connect()
-            await self.dynamic_config.rebind(session)
-            await self._join(session)
-        except TidelogError as failure:
-            self.fail(f"it cannot join the cluster again: {failure}")
+            await self._join()
+        except Exception as failure:  # whatever it is: a broker that is no member must not linger
+            self.fail(f"it cannot join the cluster again: {failure!r}")
 
     # Stop
 
-    async def stop(self, *, clean: bool = True) -> None:
+    async def stop(self) -> None:
         """Stop serving, close the logs, then end the session, so that the next life finds all in order."""
         self._is_stopping = True
         self.state = BrokerState.SHUTTING_DOWN
         if self._rejoining is not None:
             self._rejoining.cancel()
+            await asyncio.gather(self._rejoining, return_exceptions=True)
         self.server.stop_listening()
         if hasattr(self, "controller"):
             await self.controller.stop()

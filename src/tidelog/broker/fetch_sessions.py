@@ -72,19 +72,28 @@ class FetchItem:
         self.last_fetched_epoch = wanted.last_fetched_epoch
 
     def changed(self) -> None:
-        """The partition says that something moved."""
-        self.session.dirty[self] = None
-        if self.session.parked is not None:
-            self.session.parked.wake()
+        """The partition says that something moved.
+
+        While no fetch waits, once is enough: the next one reads it, and has it watched again. So what abandoned
+        sessions cost their partitions ends with the next record.
+        """
+        session = self.session
+        session.dirty[self] = None
+        if session.parked is not None:
+            session.parked.wake()
+        else:
+            self.watch(None)
 
     def watch(self, partition: Partition | None) -> None:
-        """Hear of a partition's changes, and of no other's."""
-        if self.partition is not partition:
-            if self.partition is not None:
-                self.partition.watchers.pop(self, None)
+        """Hear of a partition's changes, and of no other's. Not for one that its session has dropped meanwhile."""
+        if self.partition is partition:
+            return
+        if self.partition is not None:
+            self.partition.watchers.pop(self, None)
+            self.partition = None
+        if partition is not None and self.session.items.get(self.key) is self:
             self.partition = partition
-            if partition is not None:
-                partition.watchers[self] = None
+            partition.watchers[self] = None
 
     def is_news(self, answer: FetchResponsePartitionData) -> bool:
         """Whether an incremental answer has to carry this; remembers what is told."""
@@ -134,6 +143,9 @@ class FetchSession:
         if self.items.get(item.key) is item:
             del self.items[item.key]
             self.items[item.key] = item
+            if item in self.dirty:
+                del self.dirty[item]
+                self.dirty[item] = None
 
     def close(self) -> None:
         for item in self.items.values():

@@ -69,8 +69,11 @@ async def register(
         try:
             await session.create(path, nodes.encode_broker(registration, clock.wall_ms()), ephemeral=True)
         except NodeExistsError:
-            if await session.exists(path, released) is None:
+            stat = await session.exists(path, released)
+            if stat is None:
                 continue
+            if stat.owner == session.id:
+                return stat.created_id  # made before, but the answer was lost
             try:
                 await asyncio.wait_for(gone, max(deadline - loop.time(), 0.0))
             except TimeoutError:

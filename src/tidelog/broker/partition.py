@@ -61,10 +61,19 @@ class Partition:
             self._tide_rose(leader)
         self._wake()
 
+    def pause(self) -> None:
+        """Between two terms: once the new one has its start in the log, nothing may be written under the old one."""
+        self.leader = None
+
     def follow(self) -> None:
         """Another one leads: whoever waits here for HW has to ask there (S7.3)."""
         self.leader = None
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._wake()
+
+    def went_offline(self) -> None:
+        """Its log directory failed: nobody need wait for anything here."""
+        self.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         self._wake()
 
     def fail_waiting(self, code: ErrorCode) -> None:
@@ -85,14 +94,16 @@ class Partition:
     # Append
 
     def append(self, batch: Buffer, header: BatchHeader) -> Appended:
-        """Write one checked batch as the leader; HW moves if it can."""
+        """Write one checked batch as the leader; `advance` moves HW when it may be seen."""
         leader = self.leader
         if leader is None:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        appended = self.log.append_as_leader(batch, leader.epoch, header=header)
-        if not appended.duplicate and leader.appended(self.log.log_end_offset):
+        return self.log.append_as_leader(batch, leader.epoch, header=header)
+
+    def advance(self, leader: Leader, log_end_offset: Offset) -> None:
+        """What was written in this term up to here counts from now on: HW moves if it can."""
+        if leader is self.leader and leader.log_end_offset < log_end_offset and leader.appended(log_end_offset):
             self._tide_rose(leader)
-        return appended
 
     def appended_all(self) -> None:
         """After the batches of one request: tell those who wait for something to read."""

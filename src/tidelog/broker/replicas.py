@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 
 from tidelog.broker.partition import NO_LEADER, Partition, RequestError
+from tidelog.broker.storage import Storage
 from tidelog.broker.write_rules import WriteRules
+from tidelog.controller.topics import is_valid_name
 from tidelog.errors import ErrorCode, StorageError, TidelogError
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.meta import read_topic_id
-from tidelog.ports import Disk
 from tidelog.replication.leader import Leader
 from tidelog.types import BrokerId, Epoch, TopicPartition
 from tidelog.wire import ZERO_UUID
@@ -29,24 +30,23 @@ class Replicas:
     def __init__(
         self,
         broker_id: BrokerId,
-        disk: Disk,
-        directories: Sequence[LogDirectory],
+        storage: Storage,
         log_config_of: Callable[[str], LogConfig],
         rules_of: Callable[[str], WriteRules],
         is_known: Callable[[str, int], bool],
         refresh_topic: Callable[[str], Awaitable[object]],
     ) -> None:
-        self.directories = list(directories)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.controller_epoch: Epoch = 0
         self._broker_id = broker_id
-        self._disk = disk
+        self._storage = storage
         self._log_config_of = log_config_of
         self._rules_of = rules_of
         self._is_known = is_known
         self._refresh_topic = refresh_topic
         """Has a topic's settings read before its first log is made here."""
         self._one_at_a_time = asyncio.Lock()
+        self._lives = 0
         self._opening: Counter[str] = Counter()
         """How many logs are just being made in each directory."""
 
@@ -92,31 +92,43 @@ class Replicas:
             for topic in topics
             for state in topic.partition_states
         ]
+        life = self._lives
         async with self._one_at_a_time:
             for topic_name in dict.fromkeys(name.topic for name, _, _ in wanted if name not in self.partitions):
-                await self._refresh_topic(topic_name)
-            codes = await asyncio.gather(*(self._apply_one(*one) for one in wanted))
+                if is_valid_name(topic_name):
+                    await self._refresh_topic(topic_name)
+            codes = await asyncio.gather(*(self._apply_one(*one, life) for one in wanted))
         return {name: code for (name, _, _), code in zip(wanted, codes, strict=True)}
 
-    async def _apply_one(self, name: TopicPartition, topic_id: bytes, state: LeaderAndIsrPartitionState) -> ErrorCode:
+    async def _apply_one(
+        self, name: TopicPartition, topic_id: bytes, state: LeaderAndIsrPartitionState, life: int
+    ) -> ErrorCode:
+        if not is_valid_name(name.topic) or name.partition < 0:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION  # no name for a directory either
         try:
             if self._broker_id not in state.replicas:
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             partition = self.partitions.get(name)
             if partition is None:
-                partition = await self._open(name, topic_id)
+                partition = await self._open(name, topic_id, is_new=state.is_new)
+            if partition.log.failed is not None:
+                raise partition.log.failed
             if topic_id not in (ZERO_UUID, partition.topic_id):
                 raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
             if state.leader_epoch < partition.leader_epoch:
                 raise RequestError(ErrorCode.STALE_CONTROLLER_EPOCH)
-            await self._take_role(partition, state)
+            await self._take_role(partition, state, life)
         except TidelogError as failure:
             _log.warning("cannot take %s over: %s", name, failure)
             return failure.code
         return ErrorCode.NONE
 
-    async def _take_role(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
+    async def _take_role(self, partition: Partition, state: LeaderAndIsrPartitionState, life: int) -> None:
         is_new_term = state.leader_epoch != partition.leader_epoch
+        if not is_new_term and state.partition_epoch < partition.partition_epoch:
+            return  # of before the last change of the ISR
+        if state.leader == self._broker_id and self._broker_id not in state.isr:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "a leader is in its own ISR")
         partition.controller_epoch = state.controller_epoch
         partition.partition_epoch = state.partition_epoch
         partition.replicas, partition.isr = tuple(state.replicas), tuple(state.isr)
@@ -129,7 +141,10 @@ class Replicas:
         if partition.leader is not None and not is_new_term:
             partition.isr_changed(state.isr)
             return
+        partition.pause()
         await log.begin_epoch(state.leader_epoch)
+        if life != self._lives:
+            raise RequestError(ErrorCode.STALE_BROKER_EPOCH)
         partition.leader_epoch = state.leader_epoch
         partition.lead(
             Leader(
@@ -137,12 +152,16 @@ class Replicas:
             )
         )
 
-    async def _open(self, name: TopicPartition, topic_id: bytes) -> Partition:
-        """A found log, or a new one in the directory with the fewest."""
-        online = [directory for directory in self.directories if directory.offline is None]
+    async def _open(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> Partition:
+        """A found log, or a new one in the directory with the fewest.
+
+        One that is not new and not found may be in a directory that is offline: an empty one in its place would lose
+        all of its records.
+        """
+        online = [directory for directory in self._storage.directories if directory.offline is None]
         holding = [directory for directory in online if name in directory.logs]
-        if not online:
-            raise StorageError("no log directory is online")
+        if not online or (not holding and not is_new and self._storage.is_partly_offline):
+            raise StorageError(f"the log of {name} may be in a log directory that is offline")
         directory = holding[0] if holding else min(online, key=lambda one: len(one.logs) + self._opening[one.path])
         self._opening[directory.path] += 1
         try:
@@ -155,8 +174,8 @@ class Replicas:
         return partition
 
     async def _topic_id_of(self, log: Log, told: bytes) -> bytes:
-        directory = log.directory
-        written = await log.work.beside(lambda: read_topic_id(self._disk, directory))
+        disk, directory = self._storage.disk, log.directory
+        written = await log.work.beside(lambda: read_topic_id(disk, directory))
         return told if written is None else written
 
     async def stop(self, name: TopicPartition, leader_epoch: Epoch, *, delete: bool) -> ErrorCode:
@@ -168,19 +187,30 @@ class Replicas:
                     return ErrorCode.FENCED_LEADER_EPOCH
                 partition.leader_id = NO_LEADER
                 partition.follow()
-                if delete:
-                    del self.partitions[name]
-            if delete:
-                for directory in self.directories:
-                    if directory.offline is not None and name in directory.logs:
-                        return ErrorCode.KAFKA_STORAGE_ERROR
-                    if name in directory.logs:
-                        await directory.delete(name)
+            return await self._delete(name) if delete else ErrorCode.NONE
+
+    async def _delete(self, name: TopicPartition) -> ErrorCode:
+        holding = [directory for directory in self._storage.directories if name in directory.logs]
+        if any(directory.offline is not None for directory in holding):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self.partitions.pop(name, None)
+        try:
+            for directory in holding:
+                await directory.delete(name)
+        except TidelogError as failure:
+            _log.warning("cannot delete %s: %s", name, failure)
+            return failure.code
         return ErrorCode.NONE
+
+    def resign(self) -> None:
+        """The life of the broker in which all this was said is over: it leads nothing, nor will what is under way."""
+        self._lives += 1
+        for partition in self.partitions.values():
+            partition.follow()
 
     def went_offline(self, directory: LogDirectory) -> None:
         """Nobody waits for what a failed directory held."""
         for name in directory.logs:
             partition = self.partitions.get(name)
             if partition is not None:
-                partition.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
+                partition.went_offline()

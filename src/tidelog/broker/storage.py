@@ -26,7 +26,10 @@ class Storage:
     """All log directories of one broker. One that cannot be used is left out while another one can."""
 
     def __init__(self, config: BrokerConfig, ports: Ports, on_offline: Callable[[LogDirectory], None]) -> None:
+        self.disk = ports.disk
         self.directories: list[LogDirectory] = []
+        self.left_out: list[str] = []
+        """Directories that could not be used when the broker started; what they hold may be needed all the same."""
         self._config = config
         self._ports = ports
         self._on_offline = on_offline
@@ -40,6 +43,7 @@ class Storage:
                 self.directories.append(await self._open_one(path, broker_id, cluster_id, config_of))
             except StorageError as failure:
                 _log.error("log directory %s cannot be used: %s", path, failure)
+                self.left_out.append(path)
                 failures.append(f"{path}: {failure}")
         if not self.directories:
             raise StorageError(f"no log directory can be used (log.dirs): {'; '.join(failures)}")
@@ -59,6 +63,8 @@ class Storage:
         )
         opened.append(directory)
         try:
+            if directory.offline is not None:
+                raise directory.offline
             await disk.submit(path, lambda: _claim(disk, path, broker_id, cluster_id))
         except BaseException:
             await directory.close()
@@ -91,13 +97,20 @@ class Storage:
             housekeeping.may_clean = config["log.cleaner.enable"]
 
     @property
+    def is_partly_offline(self) -> bool:
+        return bool(self.left_out) or any(directory.offline is not None for directory in self.directories)
+
+    @property
     def is_offline(self) -> bool:
         return all(directory.offline is not None for directory in self.directories)
 
     async def close(self, broker_epoch: int) -> None:
         for housekeeping in self._housekeeping:
             await housekeeping.stop()
-        await asyncio.gather(*(directory.close(broker_epoch) for directory in self.directories))
+        closing = [directory.close(broker_epoch) for directory in self.directories]
+        for result in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result  # when the others are closed too
 
 
 def _claim(disk: Disk, path: str, broker_id: BrokerId, cluster_id: str) -> None:

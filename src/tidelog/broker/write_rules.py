@@ -14,6 +14,8 @@ from tidelog.records.validate import recompress, refuse_from_client, require_key
 from tidelog.types import NO_TIMESTAMP, Buffer
 
 UNBOUNDED_MS = 2**63 - 1
+_CODEC_PLACE = 22
+"""Of the byte of the attributes that names the codec."""
 
 
 class InvalidTimestampError(TidelogError):
@@ -57,6 +59,12 @@ class Checked(NamedTuple):
     batch: Buffer
     header: BatchHeader
     append_time_ms: int = NO_TIMESTAMP
+
+
+def codec_of(batch: Buffer) -> Codec | None:
+    """What a batch says of itself, before anything else is known of it."""
+    number = batch[_CODEC_PLACE] & CODEC_MASK if len(batch) > _CODEC_PLACE else -1
+    return Codec(number) if 0 <= number <= Codec.ZSTD else None
 
 
 def check(batch: Buffer | None, rules: WriteRules, now_ms: int) -> Checked:

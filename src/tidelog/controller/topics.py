@@ -94,6 +94,14 @@ def validate_name(name: str) -> None:
     raise TopicError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}.")
 
 
+def is_valid_name(name: str) -> bool:
+    try:
+        validate_name(name)
+    except TopicError:
+        return False
+    return True
+
+
 def colliding(name: str, names: Sequence[str]) -> str | None:
     """The topic whose metrics would have the same name, since '.' and '_' are one there."""
     if "." not in name and "_" not in name:

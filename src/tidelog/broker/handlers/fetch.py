@@ -18,6 +18,7 @@ from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.reading import Region
 from tidelog.log.segment import NotCachedError
 from tidelog.net.channel import Call
+from tidelog.records.header import Codec
 from tidelog.types import NO_EPOCH, Offset
 from tidelog.wire import records_to_come
 from tidelog.wire.messages.fetch import (
@@ -34,6 +35,7 @@ from tidelog.wire.messages.fetch import (
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+_ZSTD = 10
 _TOPIC_IDS = 13
 _LEADER_HINTS = 16
 _READ_COMMITTED = 1
@@ -67,12 +69,14 @@ class _Fetch:
         self._session = session
         self._is_incremental = is_incremental
         self._committed_only = request.isolation_level == _READ_COMMITTED
-        self._min_bytes = request.min_bytes
         self._max_wait_s = request.max_wait_ms / 1000
         self._max_bytes = min(request.max_bytes, broker.config["fetch.max.bytes"])
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._answers: dict[FetchItem, FetchResponsePartitionData] = {}
         self._bytes = 0
         self._has_error = False
+        self._has_more = False
+        """There is more than this answer can hold, or it stands in the next segment: no need to wait for anything."""
         self._is_cold = False
         self._done: asyncio.Future[None] | None = None
 
@@ -85,7 +89,13 @@ class _Fetch:
 
     @property
     def _is_satisfied(self) -> bool:
-        return self._bytes >= self._min_bytes or self._has_error or self._max_wait_s <= 0 or not self._session.items
+        return (
+            self._bytes >= self._min_bytes
+            or self._has_error
+            or self._has_more
+            or self._max_wait_s <= 0
+            or not self._session.items
+        )
 
     async def _start_cold(self) -> FetchResponse:
         await self._read_dirty_cold()
@@ -101,6 +111,8 @@ class _Fetch:
         timer = loop.call_later(self._max_wait_s, _finish, done)
         session.parked = self
         self._call.when_gone = lambda: _finish(done)
+        if self._call.connection.is_closed:  # before it came here
+            _finish(done)
         try:
             self.wake()  # what changed while a disk thread was reading
             await done
@@ -151,9 +163,18 @@ class _Fetch:
         self._answers[item] = answer
         size = len(answer.records) if answer.records is not None else 0
         self._bytes += size
-        self._has_error = self._has_error or answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
-        if not size and not answer.error_code:
+        is_error = answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+        self._has_error = self._has_error or is_error
+        if is_error:
+            return
+        if self._is_at_the_end(item):
             self._session.dirty.pop(item, None)
+        elif not size and self._bytes:
+            self._has_more = True
+
+    def _is_at_the_end(self, item: FetchItem) -> bool:
+        """Nothing to read now. What only had no room in this answer has to come with the next."""
+        return item.partition is not None and item.fetch_offset >= self._end(item.partition)
 
     def _read(self, item: FetchItem) -> FetchResponsePartitionData:
         try:
@@ -194,11 +215,17 @@ class _Fetch:
             item.topic = self._broker.metadata.name_of(item.topic_id)
         if item.topic is None:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = self._broker.replicas.get(item.topic, item.index)
+        try:
+            partition = self._broker.replicas.get(item.topic, item.index)
+        except TidelogError:
+            item.watch(None)  # asked for again with each fetch, for it is in error; nothing must be held that is gone
+            raise
         item.watch(partition)
         if self._session.uses_topic_ids and partition.topic_id != item.topic_id:
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
         partition.leader_for(item.current_leader_epoch)
+        if partition.rules.codec is Codec.ZSTD and self._call.version < _ZSTD:
+            raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return partition
 
     def _room(self, item: FetchItem) -> tuple[int, bool]:
@@ -220,6 +247,8 @@ class _Fetch:
         diverging: FetchResponseEpochEndOffset | None = None,
     ) -> FetchResponsePartitionData:
         log = partition.log
+        if region is not None and region.size and region.file is not log.segments.active.file:
+            self._has_more = True
         answer = FetchResponsePartitionData(
             partition_index=item.index,
             high_watermark=log.high_watermark,

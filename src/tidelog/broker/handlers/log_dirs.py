@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, StorageError
 from tidelog.log.directory import LogDirectory
 from tidelog.net.channel import Call
 from tidelog.types import TopicPartition
@@ -24,8 +24,12 @@ async def describe_log_dirs(broker: Broker, request: DescribeLogDirsRequest, cal
     wanted: set[TopicPartition] | None = None
     if request.topics is not None:
         wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    left_out = [
+        DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+        for path in broker.storage.left_out
+    ]
     return DescribeLogDirsResponse(
-        results=[await _describe(broker, one, wanted) for one in broker.replicas.directories]
+        results=[await _describe(broker, one, wanted) for one in broker.storage.directories] + left_out
     )
 
 
@@ -47,7 +51,10 @@ async def _describe(
         )
     result.topics = list(topics.values())
     disk, path = broker.disk, directory.path
-    result.total_bytes, result.usable_bytes = await disk.submit(
-        f"{path} space", lambda: (disk.total_bytes(path), disk.free_bytes(path))
-    )
+    try:
+        result.total_bytes, result.usable_bytes = await disk.submit(
+            f"{path} space", lambda: (disk.total_bytes(path), disk.free_bytes(path))
+        )
+    except (StorageError, FileNotFoundError):
+        return DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     return result

@@ -174,7 +174,7 @@ def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Page by page: at most so many partitions, and a cursor to where the next page begins."""
-    limit = min(request.response_partition_limit, broker.config["max.request.partition.size.limit"])
+    limit = max(min(request.response_partition_limit, broker.config["max.request.partition.size.limit"]), 1)
     names = sorted({topic.name for topic in request.topics} or broker.metadata.topics)
     start = 0
     if request.cursor is not None:

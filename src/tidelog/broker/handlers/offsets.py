@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partition import RequestError
+from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.reading import LATEST
 from tidelog.log.trimming import advance_log_start
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _LATEST_TIERED = -5
 _SINCE = {-3: 7, -4: 8, _LATEST_TIERED: 9}
 """What may be asked for in place of a time, and from which version on."""
+_LEADER_EPOCHS = 4
+_OFFSET_NOT_AVAILABLE = 5
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _TO_THE_HIGH_WATERMARK = -1
@@ -73,19 +76,28 @@ async def _list(
     partition = broker.replicas.get(topic, wanted.partition_index)
     leader = partition.leader_for(wanted.current_leader_epoch)
     log = partition.log
-    end = log.log_end_offset
+    end, is_end_known = log.log_end_offset, True
     if request.replica_id == _CONSUMER:
         end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
-        if wanted.timestamp == LATEST and log.high_watermark < leader.epoch_start_offset:
-            raise RequestError(ErrorCode.OFFSET_NOT_AVAILABLE)  # S1.3: it will be higher than this
+        is_end_known = log.high_watermark >= leader.epoch_start_offset
+        if wanted.timestamp == LATEST and not is_end_known:
+            raise _not_available(version)  # S1.3: it will be higher than this
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     if wanted.timestamp != _LATEST_TIERED:
         found = await log.find_offset(wanted.timestamp, end)
+        if found is None and not is_end_known:
+            raise _not_available(version)  # it may be in what is committed but not yet known to be
         if found is not None:
-            answer.timestamp, answer.offset, answer.leader_epoch = found
-            if answer.leader_epoch < 0:
-                answer.leader_epoch = leader.epoch
+            answer.timestamp, answer.offset, epoch = found
+            if version >= _LEADER_EPOCHS:
+                answer.leader_epoch = epoch if epoch >= 0 else leader.epoch
     return answer
+
+
+def _not_available(version: int) -> RequestError:
+    """Worth another try; older clients know another name for that."""
+    is_known = version >= _OFFSET_NOT_AVAILABLE
+    return RequestError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def offset_for_leader_epoch(
@@ -130,6 +142,8 @@ def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) ->
 
 def _delete(broker: Broker, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
+        if is_internal(topic):
+            raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition = broker.replicas.leading(topic, wanted.partition_index)
         log = partition.log
         if not partition.rules.may_delete_records:

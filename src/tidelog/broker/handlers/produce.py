@@ -11,7 +11,8 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partition import Partition, RequestError
-from tidelog.broker.write_rules import check
+from tidelog.broker.write_rules import check, codec_of
+from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.net.channel import Call
 from tidelog.records.header import Codec
@@ -34,13 +35,15 @@ if TYPE_CHECKING:
 _TOPIC_IDS = 13
 _LEADER_HINTS = 10
 _ZSTD = 7
+_ADMIN_CLIENT = "__admin_client"
+"""By this name Kafka's tools may write to internal topics."""
 ALL = -1
 
 
 class _Written:
     """One partition of a produce that was appended: what HW must reach before acks=all is answered."""
 
-    __slots__ = ("leader", "partition", "required_offset", "response")
+    __slots__ = ("leader", "needs_flush", "partition", "required_offset", "response")
 
     def __init__(
         self, partition: Partition, leader: Leader, required_offset: Offset, response: PartitionProduceResponse
@@ -50,6 +53,8 @@ class _Written:
         """Of the term it was written in: when that is over, what became of it is not known here."""
         self.required_offset = required_offset
         self.response = response
+        self.needs_flush = partition.log.flush_due
+        """Until it is on the device, nobody may see it: it could vanish again."""
 
     @property
     def is_committed(self) -> bool:
@@ -72,6 +77,8 @@ def produce(
                     raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
                 if name is None:
                     raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
+                if is_internal(name) and call.client_id != _ADMIN_CLIENT:
+                    raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
                 if not is_current:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 written.append(_append(broker, name, topic.topic_id, data, acks, call.version))
@@ -84,9 +91,10 @@ def produce(
     response = ProduceResponse(responses=topics)
     if acks == 0:
         _close_on_error(response, call)
-        return None
-    if any(one.partition.log.flush_due for one in written):
+    if any(one.needs_flush for one in written):
         return _finish_flushed(broker, response, written, request, call)
+    if acks == 0:
+        return None
     if acks == ALL and any(not one.is_committed for one in written):
         return _finish_committed(broker, response, written, request, call)
     return _finish(broker, response, written, call)
@@ -106,9 +114,9 @@ def _append(
             f"{len(partition.isr)} replicas of {partition.name} are in sync; "
             f"min.insync.replicas = {rules.min_insync_replicas}",
         )
-    batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms())
-    if header.codec is Codec.ZSTD and version < _ZSTD:
+    if version < _ZSTD and data.records and codec_of(data.records) is Codec.ZSTD:
         raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{_ZSTD}, this is v{version}")
+    batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms())
     if header.is_transactional:
         raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     appended = partition.append(batch, header)
@@ -119,7 +127,10 @@ def _append(
         log_append_time_ms=appended.max_timestamp if rules.append_time else append_time_ms,
         log_start_offset=partition.log.log_start_offset,
     )
-    return _Written(partition, leader, appended.last_offset + 1, response)
+    written = _Written(partition, leader, appended.last_offset + 1, response)
+    if not written.needs_flush:
+        partition.advance(leader, partition.log.log_end_offset)
+    return written
 
 
 def _refusal(index: int, failure: TidelogError) -> PartitionProduceResponse:
@@ -145,19 +156,31 @@ def _close_on_error(response: ProduceResponse, call: Call) -> None:
 
 async def _finish_flushed(
     broker: Broker, response: ProduceResponse, written: list[_Written], request: ProduceRequest, call: Call
-) -> ProduceResponse:
-    """flush.messages or flush.ms: what is acknowledged is on the device (S3.3)."""
+) -> ProduceResponse | None:
+    """flush.messages or flush.ms: what is acknowledged, or seen by anybody, is on the device (S3.3)."""
     for one in written:
-        try:
-            await one.partition.log.flush_if_due()
-        except TidelogError as failure:
-            one.response.error_code = failure.code
-    for one in written:
-        if not one.response.error_code and one.partition.leader is not one.leader:
+        if one.needs_flush:
+            await _flush(one)
+        if one.partition.leader is not one.leader and not one.response.error_code:
             one.response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # since it was written; it may be cut off
+    if request.acks == 0:
+        _close_on_error(response, call)
+        return None
     if request.acks == ALL:
         return await _finish_committed(broker, response, written, request, call)
     return _finish(broker, response, written, call)
+
+
+async def _flush(one: _Written) -> None:
+    log = one.partition.log
+    try:
+        await log.flush_if_due()
+    except TidelogError as failure:
+        one.response.error_code = failure.code
+        return
+    # Where no flush is due any more, another one has left so little behind that it may be seen as it is.
+    one.partition.advance(one.leader, log.recovery_point if log.flush_due else log.log_end_offset)
+    one.partition.appended_all()
 
 
 async def _finish_committed(

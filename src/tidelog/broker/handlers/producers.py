@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 async def init_producer_id(broker: Broker, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
     """An id for an idempotent producer (S13.1). One that lost its place gets a new id too, as from Kafka."""
+    if request.transactional_id == "":
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     if request.transactional_id is not None:
         # There is no transaction coordinator to be found, so no client that looks for one comes here.
         return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, producer_epoch=-1)

@@ -1,0 +1,426 @@
+"""Fetch sessions (KIP-227): what is remembered, what an incremental answer holds, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.brokerkit import (
+    FETCH,
+    FETCH_BY_NAME,
+    Kit,
+    eventually,
+    fetch_request,
+    fetched,
+    run,
+    values_of,
+    within,
+)
+from tests.logkit import FixedClock, batch
+from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.handlers import fetch as fetch_handler
+from tidelog.errors import ErrorCode
+from tidelog.host.clock import system_random
+from tidelog.metrics import Metrics
+from tidelog.types import TopicPartition
+from tidelog.wire.messages.fetch import FetchRequestForgottenTopic, FetchResponse, FetchResponsePartitionData
+
+Found = dict[tuple[str | bytes, int], FetchResponsePartitionData]
+
+
+class Reader:
+    """A client with a session: sends what is new, keeps what it was told, counts what is read for it."""
+
+    def __init__(self, kit: Kit, version: int = FETCH_BY_NAME) -> None:
+        self.kit = kit
+        self.version = version
+        self.session_id = 0
+        self.epoch = 0
+
+    async def ask(
+        self,
+        wanted: Mapping[tuple[str | bytes, int], int] | None = None,
+        *,
+        forget: Iterable[tuple[str | bytes, int]] = (),
+        **options: Any,
+    ) -> FetchResponse:
+        request = fetch_request(wanted or {}, session_id=self.session_id, session_epoch=self.epoch, **options)
+        request.forgotten_topics_data = [
+            FetchRequestForgottenTopic(topic_id=name, partitions=[index])
+            if isinstance(name, bytes)
+            else FetchRequestForgottenTopic(topic=name, partitions=[index])
+            for name, index in forget
+        ]
+        answer: FetchResponse = await self.kit.call(request, self.version)
+        return answer
+
+    async def fetch(self, wanted: Mapping[tuple[str | bytes, int], int] | None = None, **options: Any) -> Found:
+        answer = await self.ask(wanted, **options)
+        assert answer.error_code == 0, ErrorCode(answer.error_code)
+        self.session_id = answer.session_id
+        self.epoch += 1
+        return fetched(answer)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
+    """Every look at a partition that a fetch takes."""
+    found: list[TopicPartition] = []
+    read, read_cold = fetch_handler._Fetch._read, fetch_handler._Fetch._read_cold
+
+    def counted(self: Any, item: Any) -> Any:
+        found.append(TopicPartition(item.topic, item.index))
+        return read(self, item)
+
+    async def counted_cold(self: Any, item: Any) -> Any:
+        found.append(TopicPartition(item.topic, item.index))
+        return await read_cold(self, item)
+
+    monkeypatch.setattr(fetch_handler._Fetch, "_read", counted)
+    monkeypatch.setattr(fetch_handler._Fetch, "_read_cold", counted_cold)
+    return found
+
+
+@pytest.mark.parametrize("version", [7, 9, FETCH_BY_NAME])
+def test_a_session_by_name(version: int) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 3)
+        reader = Reader(kit, version)
+        first = await reader.fetch({("t", index): 0 for index in range(3)})
+        assert reader.session_id > 0
+        assert list(first) == [("t", 0), ("t", 1), ("t", 2)], "the first answer names all"
+        assert await reader.fetch() == {}
+        await kit.produce(index=1)
+        assert {key: values_of(one) for key, one in (await reader.fetch()).items()} == {("t", 1): [b"value"]}
+        assert {key: values_of(one) for key, one in (await reader.fetch()).items()} == {("t", 1): [b"value"]}
+        assert await reader.fetch({("t", 1): 1}) == {}
+        assert await reader.fetch() == {}
+
+    run(story)
+
+
+def test_a_session_by_id() -> None:
+    async def story(kit: Kit) -> None:
+        topic_id = await kit.create_topic("t", 2)
+        reader = Reader(kit, FETCH)
+        await reader.fetch({(topic_id, 0): 0, (topic_id, 1): 0})
+        await kit.produce(index=1)
+        assert list(await reader.fetch()) == [(topic_id, 1)]
+        reader.version = FETCH_BY_NAME
+        assert (await reader.ask()).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+    run(story)
+
+
+def test_an_incremental_fetch_looks_at_what_changed_alone(reads: list[TopicPartition]) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1000)
+        reader = Reader(kit)
+        assert len(await reader.fetch({("t", index): 0 for index in range(1000)})) == 1000
+        assert len(reads) == 1000
+        reads.clear()
+        for _ in range(3):
+            assert await reader.fetch() == {}
+        assert reads == []
+        await kit.produce(index=700)
+        assert list(await reader.fetch()) == [("t", 700)]
+        assert reads == [TopicPartition("t", 700)]
+        reads.clear()
+        assert await reader.fetch({("t", 700): 1}, max_wait_ms=50) == {}
+        assert reads == [TopicPartition("t", 700)]
+        reads.clear()
+        async with within(1.0):
+            connection = await kit.connect()
+            request = fetch_request({}, session_id=reader.session_id, session_epoch=reader.epoch, max_wait_ms=60_000)
+            waiting = connection.send(request, FETCH_BY_NAME)
+            await eventually(lambda: next(iter(kit.broker.fetch_sessions._sessions.values())).parked is not None)
+            await kit.produce(index=3)
+            assert list(fetched(await waiting)) == [("t", 3)]
+        assert reads == [TopicPartition("t", 3)]
+
+    run(story)
+
+
+def test_news_without_records() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        await kit.produce()
+        reader = Reader(kit)
+        await reader.fetch({("t", 0): 1})
+        assert await reader.fetch() == {}
+        kit.partition().log.log_start_offset = 1
+        kit.partition().log_start_moved()
+        news = await reader.fetch()
+        assert news["t", 0].log_start_offset == 1
+        assert await reader.fetch() == {}
+
+    run(story)
+
+
+def test_forgotten_partitions_say_no_more() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 2)
+        reader = Reader(kit)
+        await reader.fetch({("t", 0): 0, ("t", 1): 0})
+        assert await reader.fetch(forget=[("t", 0), ("nobody", 5)]) == {}
+        assert not kit.partition("t", 0).watchers
+        await kit.produce(index=0)
+        await kit.produce(index=1)
+        assert list(await reader.fetch()) == [("t", 1)]
+        assert list(await reader.fetch({("t", 0): 0})) == [("t", 1), ("t", 0)]
+
+    run(story)
+
+
+def test_epochs_and_unknown_sessions() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        reader = Reader(kit)
+        await reader.fetch({("t", 0): 0})
+        reader.epoch += 1
+        answer = await reader.ask()
+        assert (answer.error_code, answer.session_id) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
+        reader.epoch -= 1
+        assert await reader.fetch() == {}
+        assert (await Reader(kit).ask({("t", 0): 0})).error_code == 0
+        lost = Reader(kit)
+        lost.session_id, lost.epoch = 12345, 3
+        assert (await lost.ask()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        lost.session_id, lost.epoch = 0, 3
+        assert (await lost.ask()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    run(story)
+
+
+def test_closing_a_session() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        reader = Reader(kit)
+        await reader.fetch({("t", 0): 0})
+        session_id = reader.session_id
+        reader.epoch = -1
+        answer = await reader.ask({("t", 0): 0})
+        assert (answer.error_code, answer.session_id) == (0, 0)
+        assert not kit.partition().watchers
+        reader.session_id, reader.epoch = session_id, 1
+        assert (await reader.ask()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    run(story)
+
+
+def test_a_new_session_takes_the_place_of_the_old() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        reader = Reader(kit)
+        for _ in range(5):
+            reader.epoch = 0
+            await reader.fetch({("t", 0): 0})
+        assert len(kit.broker.fetch_sessions._sessions) == 1
+        assert len(kit.partition().watchers) == 1
+
+    run(story)
+
+
+def test_without_a_free_slot_there_is_no_session() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        first, second = Reader(kit), Reader(kit)
+        await first.fetch({("t", 0): 0})
+        await second.fetch({("t", 0): 0})
+        assert second.session_id == 0
+        assert await first.fetch() == {}
+
+    run(story, max_incremental_fetch_session_cache_slots="1")
+
+
+def test_a_session_unused_for_long_makes_room() -> None:
+    clock = FixedClock()
+    metrics = Metrics()
+    sessions = FetchSessions(1, clock, system_random(), metrics)
+
+    def new() -> int:
+        opened = sessions.open(fetch_request({}, session_epoch=0), True)
+        assert not isinstance(opened, ErrorCode)
+        return opened.session.id
+
+    old = new()
+    clock.now_ms += 119_000
+    assert new() == 0
+    clock.now_ms += 2_000
+    assert new() not in (0, old)
+    known = sessions.open(fetch_request({}, session_id=old, session_epoch=1), True)
+    assert known is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert "evictions_total 1" in metrics.text()
+
+
+def test_session_epochs_begin_again_at_one() -> None:
+    sessions = FetchSessions(1, FixedClock(), system_random(), Metrics())
+    opened = sessions.open(fetch_request({}, session_epoch=0), True)
+    assert not isinstance(opened, ErrorCode)
+    opened.session.epoch = 2**31 - 1
+    request = fetch_request({}, session_id=opened.session.id, session_epoch=2**31 - 1)
+    assert not isinstance(sessions.open(request, True), ErrorCode)
+    assert opened.session.epoch == 1
+
+
+def test_errors_are_told_again_and_again_until_they_are_over() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t")
+        reader = Reader(kit)
+        await reader.fetch({("t", 0): 0, ("late", 0): 0})
+        for _ in range(3):
+            found = await reader.fetch()
+            assert {key: one.error_code for key, one in found.items()} == {
+                ("late", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            }
+        await kit.create_topic("late")
+        found = await reader.fetch()
+        assert (found["late", 0].error_code, found["late", 0].high_watermark) == (0, 0)
+        assert await reader.fetch() == {}
+
+    run(story)
+
+
+def test_an_unknown_id_becomes_known() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t")
+        reader = Reader(kit, FETCH)
+        late = b"\x01" * 16
+        assert (await reader.fetch({(late, 0): 0}))[late, 0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        partition = kit.partition()
+        partition.topic_id = late
+        kit.broker.metadata._names[late] = "t"
+        assert (await reader.fetch())[late, 0].error_code == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_topic_that_is_deleted_and_made_anew(by_id: bool) -> None:
+    async def story(kit: Kit) -> None:
+        old = await kit.create_topic("t")
+        reader = Reader(kit, FETCH if by_id else FETCH_BY_NAME)
+        key: tuple[str | bytes, int] = (old, 0) if by_id else ("t", 0)
+        await reader.fetch({key: 0})
+        gone = weakref.ref(kit.partition())
+        await kit.delete_topic()
+        code = (await reader.fetch())[key].error_code
+        assert code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+        gc.collect()
+        assert gone() is None, "nobody holds what was deleted"
+        new = await kit.create_topic("t")
+        await kit.produce()
+        found = (await reader.fetch())[key]
+        if by_id:
+            assert found.error_code in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID)
+            found = (await reader.fetch({(new, 0): 0}, forget=[key]))[new, 0]
+        assert values_of(found) == [b"value"]
+
+    run(story)
+
+
+# Fairness
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_what_did_not_fit_comes_with_the_next_fetch(cold: bool) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 4)
+        for index in range(3):
+            await kit.produce(batch([b"x" * 1000]), index=index)
+        reader = Reader(kit)
+        wanted: dict[tuple[str | bytes, int], int] = {("t", index): 0 for index in range(4)}
+        got: dict[tuple[str | bytes, int], int] = {}
+        for _ in range(3):
+            found = await reader.fetch(wanted, max_bytes=1000)
+            wanted = {key: 1 for key, one in found.items() if one.records}
+            got.update(dict.fromkeys(wanted, 1))
+        assert list(got) == [("t", 0), ("t", 1), ("t", 2)]
+
+    run(story, cold=cold)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_nobody_starves_beside_a_busy_partition(cold: bool) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 5)
+        for index in (0, 1, 2):
+            for _ in range(10):
+                await kit.produce(batch([b"x" * 1000]), index=index)
+        reader = Reader(kit)
+        offsets = dict.fromkeys(range(5), 0)
+        wanted: dict[tuple[str | bytes, int], int] = {("t", index): 0 for index in offsets}
+        turns: list[int] = []
+        for _ in range(9):
+            found = await reader.fetch(wanted, max_bytes=1000)
+            wanted = {}
+            for (_, index), one in found.items():
+                if one.records:
+                    turns.append(index)
+                    offsets[index] += 1
+                    wanted["t", index] = offsets[index]
+        assert {index: turns.count(index) for index in (0, 1, 2)} == {0: 3, 1: 3, 2: 3}, turns
+
+    run(story, cold=cold)
+
+
+def test_a_parked_fetch_of_a_session_that_is_closed_is_answered() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        reader = Reader(kit)
+        await reader.fetch({("t", 0): 0})
+        connection = await kit.connect()
+        request = fetch_request({}, session_id=reader.session_id, session_epoch=1, max_wait_ms=60_000)
+        waiting = connection.send(request, FETCH_BY_NAME)
+        await eventually(lambda: next(iter(kit.broker.fetch_sessions._sessions.values())).parked is not None)
+        async with within(1.0):
+            reader.epoch = -1
+            await reader.ask()
+            assert fetched(await waiting) == {}
+
+    run(story)
+
+
+def test_abandoned_sessions_cost_their_partitions_nothing_for_long() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        for _ in range(50):
+            await Reader(kit).fetch({("t", 0): 0})
+        partition = kit.partition()
+        assert len(partition.watchers) == 50
+        await kit.produce()
+        assert not partition.watchers
+        last = Reader(kit)
+        last.session_id, last.epoch = list(kit.broker.fetch_sessions._sessions)[-1], 1
+        assert values_of((await last.fetch())["t", 0]) == [b"value"]
+        assert len(partition.watchers) == 1
+
+    run(story)
+
+
+def test_a_session_closed_while_the_device_is_read_is_not_heard_of_again() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 5)
+        for index in range(5):
+            await kit.produce(index=index)
+        reader = Reader(kit)
+        await reader.fetch({("t", index): 0 for index in range(5)})
+        for steps in range(1, 40, 3):
+            connection = await kit.connect()
+            request = fetch_request({}, session_id=reader.session_id, session_epoch=reader.epoch, max_wait_ms=100)
+            waiting = connection.send(request, FETCH_BY_NAME)
+            for _ in range(steps):
+                await asyncio.sleep(0.0001)
+            reader.epoch = -1
+            await reader.ask()
+            await waiting
+            assert not any(partition.watchers for partition in kit.partitions())
+            reader.epoch = 0
+            await reader.fetch({("t", index): 0 for index in range(5)})
+
+    run(story, cold=True)
