@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.metrics import Metrics
@@ -121,9 +121,9 @@ class RequestChannel:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
-    def put_back(self, calls: Iterable[Call]) -> None:
-        """Data requests that were set aside: their connection takes answers again."""
-        self._data.extend(calls)
+    def put_back(self, calls: Sequence[Call]) -> None:
+        """Data requests that were set aside: their connection takes answers again. Later ones of it may wait here."""
+        self._data.extendleft(reversed(calls))
         self._schedule()
 
     def _schedule(self) -> None:
@@ -138,6 +138,7 @@ class RequestChannel:
             self._kept_out.append(connection)
 
     def _serve(self) -> None:
+        self._scheduled = False
         control, data, handle = self._control, self._data, self._handle
         for _ in range(_TURN):
             if control:
@@ -159,7 +160,6 @@ class RequestChannel:
             connection = self._kept_out.popleft()
             connection.is_kept_out = False
             connection.resume()
-        self._scheduled = False
         if control or data:
             self._schedule()
         for send in self.after_turn:

@@ -28,7 +28,9 @@ _SIZE = struct.Struct(">i")
 _SIZE_AND_KEY = struct.Struct(">ih")
 _MAX_UNANSWERED = 256
 _MAX_UNANSWERED_BYTES = 64 * 1024 * 1024
-_MAX_UNSENT_BYTES = 4 * 1024 * 1024
+_MAX_UNSENT_BYTES = 1024 * 1024
+_MAX_REASON = 500
+_NOTHING = memoryview(bytearray())
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -109,6 +111,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
         self._drop()
+        del self._outbox  # it knows this connection: without the circle both go now, and not when cycles are looked for
         self._worker.closed(self)
 
     def pause_writing(self) -> None:
@@ -251,6 +254,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def close(self, why: str, fault: BaseException | None = None) -> None:
         """Cut it off, with one line that says why, and if it is a fault of ours, where."""
+        why = "".join(one if one.isprintable() else " " for one in why[:_MAX_REASON])  # clients may have named things
         if fault is not None:
             _log.error("closing the connection from %s: %s", self.client_host, why, exc_info=fault)
         if not self.is_closed:
@@ -261,10 +265,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _drop(self) -> None:
-        """Nobody is left to answer."""
+        """Nobody is left to read from or to answer."""
         owed, self._owed = self._owed, deque()
         self._aside.clear()
         self._outbox.drop()
+        self._body = None
+        self._chunk, self._start, self._end = _NOTHING, 0, 0
         for call in owed:
+            call.frame = None
             if call.when_gone is not None:
                 call.when_gone()

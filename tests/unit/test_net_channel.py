@@ -1,0 +1,350 @@
+"""Order, priority and bounds of the request channel and of the connections that feed it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import pytest
+
+from netkit import CONTROL, Client, echo, every_loop, framed, number_of, quiet, request, scene, until
+from tidelog.net import connection
+from tidelog.net.channel import Call
+
+
+class Parking:
+    """Takes requests and answers them when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Call] = {}
+        self.order: list[int] = []
+
+    def __call__(self, call: Call) -> None:
+        assert call.frame is not None
+        number = number_of(call.frame)
+        self.waiting[number] = call
+        self.order.append(number)
+
+    def answer(self, number: int) -> None:
+        echo(self.waiting.pop(number))
+
+    def answer_all(self) -> None:
+        for number in list(self.waiting):
+            self.answer(number)
+
+
+async def numbers(client: Client, count: int) -> list[int]:
+    return [number_of(await client.receive()) for _ in range(count)]
+
+
+@every_loop
+async def test_answers_leave_in_the_order_of_requests_whatever_order_they_are_made_in():
+    chance = random.Random(9)
+    parking = Parking()
+    async with scene(parking) as made:
+        client = await made.connect()
+        for _ in range(10):
+            client.send(*(request(number) for number in range(50)))
+            await until(lambda: len(parking.waiting) == 50)
+            made_in = list(range(50))
+            chance.shuffle(made_in)
+            for number in made_in:
+                parking.answer(number)
+                if chance.random() < 0.3:
+                    await asyncio.sleep(0)
+            assert await numbers(client, 50) == list(range(50))
+
+
+@every_loop
+async def test_a_parked_request_keeps_no_later_one_from_being_handled():
+    parking = Parking()
+    async with scene(parking) as made:
+        client = await made.connect()
+        client.send(request(1))
+        await until(lambda: 1 in parking.waiting)
+        client.send(request(2), request(3))
+        await until(lambda: len(parking.waiting) == 3)
+        parking.answer(3)
+        parking.answer(2)
+        assert await quiet(lambda: len(made.sent)) == 0
+        parking.answer(1)
+        assert await numbers(client, 3) == [1, 2, 3]
+
+
+@every_loop
+async def test_a_parked_request_delays_no_other_connection():
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        if number_of(call.frame) != 1:
+            echo(call)
+
+    async with scene(handle) as made:
+        parked, other = await made.connect(), await made.connect()
+        parked.send(request(1), request(2))
+        assert await other.ask(request(3)) == request(3)
+
+
+@every_loop
+async def test_an_answer_of_nothing_keeps_its_place_and_sends_nothing():
+    """Produce with acks=0."""
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        if number_of(call.frame) % 2:
+            call.answer(())
+        else:
+            echo(call)
+
+    async with scene(handle) as made:
+        client = await made.connect()
+        client.send(*(request(number) for number in range(1000)))
+        assert await numbers(client, 500) == list(range(0, 1000, 2))
+
+
+@every_loop
+async def test_control_requests_pass_data_requests_of_other_connections():
+    """They are put in while the loop is held up, so that all wait at once."""
+    parking = Parking()
+    async with scene(parking) as made:
+        data, control = await made.connect(), await made.connect()
+        for client in (data, control):
+            client.send(request(0))
+            await until(lambda: 0 in parking.waiting)
+            parking.answer(0)
+            assert await numbers(client, 1) == [0]
+        first, second = (call.connection for call in made.calls)
+        parking.order.clear()
+        for number in range(1, 100):
+            made.channel.put(Call(first, memoryview(request(number)), 0, 0))
+        for number in range(100, 103):
+            made.channel.put(Call(second, memoryview(request(number, key=CONTROL)), CONTROL, 0))
+        await until(lambda: len(parking.order) == 102)
+        assert parking.order == [100, 101, 102, *range(1, 100)]
+
+
+@every_loop
+async def test_control_requests_do_not_pass_those_of_their_own_connection():
+    parking = Parking()
+    async with scene(parking) as made:
+        client = await made.connect()
+        payloads = [request(number, key=CONTROL if number % 3 == 0 else 0) for number in range(60)]
+        client.send(*payloads)
+        await until(lambda: len(parking.order) == 60)
+        assert parking.order == list(range(60))
+        parking.answer_all()
+        assert await numbers(client, 60) == list(range(60))
+
+
+@every_loop
+async def test_a_full_channel_stops_reading_and_goes_on_and_nothing_is_lost():
+    capacity, clients, each = 5, 8, 200
+    async with scene(capacity=capacity) as made:
+        deepest = 0
+        take = made.channel._handle
+
+        def measured(call: Call) -> None:
+            nonlocal deepest
+            deepest = max(deepest, len(made.channel._data))
+            take(call)
+
+        made.channel._handle = measured
+        connected = [await made.connect() for _ in range(clients)]
+        for client in connected:
+            client.send(*(request(number) for number in range(each)))
+        for client in connected:
+            assert await numbers(client, each) == list(range(each))
+        assert len(made.calls) == clients * each
+        assert deepest <= capacity + clients
+
+
+@every_loop
+async def test_control_requests_are_read_while_the_data_queue_is_full():
+    """A connection that put no data into the queue is not kept out for it."""
+    parking = Parking()
+    async with scene(parking, capacity=1) as made:
+        control = await made.connect()
+        control.send(request(0))
+        await until(lambda: 0 in parking.waiting)
+        parking.answer(0)
+        assert await numbers(control, 1) == [0]
+        (theirs,) = (call.connection for call in made.calls)
+        made.channel.put(Call(_elsewhere(theirs), memoryview(request(50)), 0, 0))
+        assert made.channel.is_full
+        for number in (1, 2, 3):
+            theirs._take(memoryview(request(number, key=CONTROL)))
+        assert theirs._is_reading
+        await until(lambda: len(parking.order) == 5)
+        assert parking.order == [0, 1, 2, 3, 50]
+
+
+def _elsewhere(like: connection.ServerConnection) -> connection.ServerConnection:
+    return connection.ServerConnection(like._worker, "PLAINTEXT", like._channel, 1000)
+
+
+@every_loop
+async def test_a_connection_that_owed_too_much_is_not_forgotten_when_the_channel_is_full():
+    """It may read on for its own part, but there is no room: the channel has to wake it later."""
+    async with scene(capacity=1) as made:
+        client = await made.connect()
+        assert number_of(await client.ask(request(0))) == 0
+        theirs = made.calls[0].connection
+        theirs._pause_reading()
+        made.channel.put(Call(_elsewhere(theirs), memoryview(request(50)), 0, 0))
+        theirs.resume()
+        assert not theirs._is_reading
+        made.channel._handle = lambda call: made.calls.append(call)
+        await until(lambda: theirs._is_reading)
+
+
+@every_loop
+async def test_unanswered_requests_of_a_connection_are_bounded():
+    parking = Parking()
+    async with scene(parking) as made:
+        client, other = await made.connect(), await made.connect()
+        client.send(*(request(number) for number in range(3000)))
+        assert await quiet(lambda: len(parking.waiting)) == connection._MAX_UNANSWERED
+        other.send(request(9999))
+        await until(lambda: 9999 in parking.waiting)
+        parking.answer(9999)
+        assert await numbers(other, 1) == [9999]
+        got: list[int] = []
+        while len(got) < 3000:
+            await until(lambda: bool(parking.waiting))
+            count = len(parking.waiting)
+            parking.answer_all()
+            got += await numbers(client, count)
+        assert got == list(range(3000))
+
+
+@every_loop
+async def test_unanswered_bytes_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "_MAX_UNANSWERED_BYTES", 1_000_000)
+    parking = Parking()
+    async with scene(parking) as made:
+        client = await made.connect()
+        client.send(*(request(number, size=100_000) for number in range(40)))
+        assert await quiet(lambda: len(parking.waiting)) == 10
+        for number in range(1, 10):
+            parking.answer(number)  # out of order: what is answered counts no more, though the first still waits
+        assert await quiet(lambda: len(parking.order)) == 19
+        parking.answer(0)
+        got = await numbers(client, 10)
+        while len(got) < 40:
+            await until(lambda: bool(parking.waiting))
+            count = len(parking.waiting)
+            parking.answer_all()
+            got += await numbers(client, count)
+        assert got == list(range(40))
+
+
+@every_loop
+async def test_answers_that_nobody_takes_are_bounded():
+    """Small requests with large answers, all in one write, and a client that does not read."""
+    answer_bytes = 500_000
+
+    def handle(call: Call) -> None:
+        call.answer([framed(bytes(answer_bytes))])
+
+    async with scene(handle) as made:
+        client, other = await made.connect(), await made.connect()
+        client.send(*(request(number) for number in range(60)))
+        handled = await quiet(lambda: len(made.calls), turns=5)
+        assert handled * answer_bytes < 25_000_000, "what the sockets take, and a few more"
+        theirs = made.calls[0].connection
+        assert theirs._held_bytes + theirs._unsent_bytes < connection._MAX_UNSENT_BYTES + answer_bytes + 4
+        assert len(await other.ask(request(1))) == answer_bytes
+        for _ in range(60):
+            assert len(await client.receive()) == answer_bytes
+        assert len(made.calls) == 61
+
+
+@every_loop
+async def test_a_control_request_does_not_pass_requests_set_aside():
+    order: list[int] = []
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        order.append(number_of(call.frame))
+        call.answer([framed(bytes(1_000_000))])
+
+    async with scene(handle) as made:
+        client = await made.connect()
+        client.send(*(request(number) for number in range(50)))
+        await quiet(lambda: len(order))
+        client.send(request(50, key=CONTROL))
+        for _ in range(51):
+            await client.receive()
+        assert order == list(range(51))
+
+
+@every_loop
+async def test_a_handler_that_fails_ends_its_connection_and_no_other(caplog: pytest.LogCaptureFixture):
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        if number_of(call.frame) == 7:
+            raise ZeroDivisionError("a fault of ours")
+        echo(call)
+
+    caplog.set_level(logging.INFO)
+    async with scene(handle) as made:
+        client, other = await made.connect(), await made.connect()
+        client.send(request(7), request(8))
+        other.send(*(request(number) for number in range(100, 300)))
+        assert await client.ended() == b""
+        assert await numbers(other, 200) == list(range(100, 300))
+        assert len([record for record in caplog.records if "a fault of ours" in record.getMessage()]) == 1
+
+
+@every_loop
+async def test_an_answer_that_cannot_be_sent_ends_its_connection_and_no_other():
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        if number_of(call.frame) == 7:
+            call.answer([object()])
+        else:
+            echo(call)
+
+    async with scene(handle) as made:
+        client, other = await made.connect(), await made.connect()
+        other.send(request(1))
+        client.send(request(7))
+        assert await client.ended() == b""
+        assert await numbers(other, 1) == [1]
+        assert await other.ask(request(2)) == request(2)
+
+
+@every_loop
+async def test_each_stage_is_timed_in_order():
+    async with scene() as made:
+        client = await made.connect()
+        await client.ask(request(1))
+        (call,) = made.sent
+        assert call.parts
+        assert call.frame is None
+        assert made.metric("kafka_network_request_channel_request_queue_size") == 0
+
+
+@every_loop
+async def test_requests_are_handled_in_their_order_while_the_client_stalls_and_goes_on():
+    chance = random.Random(11)
+    order: list[int] = []
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        order.append(number_of(call.frame))
+        call.answer([framed(bytes(chance.choice((10, 1000, 2_000_000))))])
+
+    async with scene(handle) as made:
+        client = await made.connect()
+        sent = received = 0
+        while received < 60:
+            if sent < 60:
+                burst = min(chance.randrange(1, 12), 60 - sent)
+                client.send(*(request(number) for number in range(sent, sent + burst)))
+                sent += burst
+            await quiet(lambda: len(order), turns=chance.choice((1, 3)))
+            for _ in range(min(chance.randrange(6), sent - received)):
+                await client.receive()
+                received += 1
+        assert order == list(range(60))

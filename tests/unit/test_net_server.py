@@ -1,0 +1,357 @@
+"""What the server as a whole promises: limits, idle connections, workers, metrics, and the page that shows them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import struct
+import weakref
+
+import pytest
+
+from netkit import (
+    FakeRegion,
+    LoopClock,
+    Scene,
+    announced,
+    every_loop,
+    framed,
+    quiet,
+    real_loops,
+    request,
+    scene,
+    simulated,
+    until,
+)
+from tidelog.broker.metrics_http import serve_metrics
+from tidelog.metrics import Metrics
+from tidelog.net.channel import Call
+from tidelog.net.server import ServerLimits
+
+IDLE = ServerLimits(connections_max_idle_ms=600_000)
+
+
+def closings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("closing")]
+
+
+async def refused(made: Scene) -> None:
+    """Hung up at once, or in the midst of connecting."""
+    with contextlib.suppress(ConnectionError):
+        assert await (await made.connect()).ended() == b""
+
+
+@every_loop
+async def test_max_connections_refuses_those_above_it_until_one_goes(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    async with scene(limits=ServerLimits(max_connections=3)) as made:
+        clients = [await made.connect() for _ in range(3)]
+        for client in clients:
+            await client.ask(request(1))
+        await refused(made)
+        assert ["max.connections = 3" in line for line in closings(caplog)] == [True]
+        assert made.metric("kafka_network_socket_server_refused_connections_total") == 1
+        clients[0].close()
+        await until(lambda: made.server.connection_count == 2)
+        assert await (await made.connect()).ask(request(2)) == request(2)
+        assert await clients[1].ask(request(3)) == request(3)
+
+
+@every_loop
+async def test_max_connections_per_ip(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    async with scene(limits=ServerLimits(max_connections_per_ip=1)) as made:
+        first = await made.connect()
+        await first.ask(request(1))
+        await refused(made)
+        assert "max.connections.per.ip = 1" in closings(caplog)[0]
+        first.close()
+        await until(lambda: made.server.connection_count == 0)
+        assert await (await made.connect()).ask(request(2)) == request(2)
+
+
+@every_loop
+async def test_max_connections_per_ip_overrides_one_address():
+    limits = ServerLimits(
+        max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "localhost": 1, "b1": 1}
+    )
+    async with scene(limits=limits) as made:
+        assert await (await made.connect()).ask(request(1)) == request(1)
+        await refused(made)
+
+
+@every_loop
+async def test_refused_connections_are_not_counted_when_they_go():
+    async with scene(limits=ServerLimits(max_connections=1)) as made:
+        kept = await made.connect()
+        await kept.ask(request(1))
+        for _ in range(5):
+            await refused(made)
+        assert made.server.connection_count == 1
+        assert await kept.ask(request(2)) == request(2)
+
+
+@simulated
+async def test_a_silent_connection_is_closed_after_connections_max_idle_ms(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    loop = asyncio.get_running_loop()
+    async with scene(limits=IDLE, clock=LoopClock()) as made:
+        silent, busy = await made.connect(), await made.connect()
+        await silent.ask(request(1))
+        began = loop.time()
+        while loop.time() < began + 599:
+            await asyncio.sleep(100)
+            assert await busy.ask(request(2)) == request(2)
+        async with asyncio.timeout(10):
+            while not silent.reader.at_eof() and silent.reader.exception() is None:
+                await asyncio.sleep(0.5)
+        assert 600 <= loop.time() - began < 602
+        assert await busy.ask(request(3)) == request(3)
+        assert ["connections.max.idle.ms" in line for line in closings(caplog)] == [True]
+
+
+@simulated
+async def test_a_client_that_announces_a_request_and_sends_no_more_is_closed():
+    async with scene(limits=IDLE, clock=LoopClock()) as made:
+        client = await made.connect()
+        client.write(struct.pack(">i", 50_000_000) + b"x" * 100)
+        await asyncio.sleep(605)
+        assert made.server.connection_count == 0
+
+
+@simulated
+async def test_a_client_that_takes_no_answers_is_closed():
+    def handle(call: Call) -> None:
+        call.answer(announced(FakeRegion(10_000_000)))
+
+    async with scene(handle, limits=IDLE, clock=LoopClock()) as made:
+        client = await made.connect()
+        client.send(request(1))
+        await asyncio.sleep(590)
+        assert made.server.connection_count == 1
+        await asyncio.sleep(15)
+        assert made.server.connection_count == 0
+
+
+@simulated
+async def test_a_request_parked_for_longer_than_any_client_waits_holds_no_connection():
+    """Reading may have stopped for what it owes, so nothing else would show that the client has gone."""
+    gone: list[bool] = []
+
+    def park(call: Call) -> None:
+        call.when_gone = lambda: gone.append(True)
+
+    async with scene(park, limits=IDLE, clock=LoopClock()) as made:
+        client = await made.connect()
+        client.send(*(request(number) for number in range(300)))
+        await asyncio.sleep(605)
+        assert made.server.connection_count == 0
+        assert len(gone) == 256
+
+
+@simulated
+async def test_a_slow_upload_is_not_idle():
+    async with scene(limits=IDLE, clock=LoopClock()) as made:
+        client = await made.connect()
+        payload = request(1, size=100_000)
+        data = framed(payload)
+        for start in range(0, len(data), 5_000):
+            client.write(data[start : start + 5_000])
+            await asyncio.sleep(150)
+        assert await client.receive() == payload
+
+
+@simulated
+async def test_idle_connections_stay_without_a_limit():
+    async with scene(limits=ServerLimits(connections_max_idle_ms=-1), clock=LoopClock()) as made:
+        client = await made.connect()
+        await client.ask(request(1))
+        await asyncio.sleep(2000)
+        assert await client.ask(request(2)) == request(2)
+
+
+@every_loop
+async def test_connections_are_dealt_to_the_workers_in_turn():
+    async with scene(limits=ServerLimits(num_network_threads=3)) as made:
+        for _ in range(7):
+            await (await made.connect()).ask(request(1))
+        name = "kafka_network_processor_connection_count"
+        counts = [made.metric(f'{name}{{network_processor="{number}"}}') for number in range(3)]
+        assert counts == [3, 2, 2]
+
+
+@every_loop
+async def test_the_queues_have_kafkas_names():
+    parked: list[Call] = []
+    async with scene(parked.append, capacity=4) as made:
+        client = await made.connect()
+        client.send(request(1))
+        await until(lambda: bool(parked))
+        lines = {line.split(" ")[0] for line in made.metrics.text().splitlines() if not line.startswith("#")}
+        assert "kafka_network_request_channel_request_queue_size" in lines
+        assert 'kafka_network_request_channel_response_queue_size{processor="0"}' in lines
+
+
+@every_loop
+async def test_several_listeners_tell_who_came_in_by_which():
+    seen: list[str] = []
+
+    def handle(call: Call) -> None:
+        seen.append(call.listener)
+        assert call.frame is not None
+        call.answer([framed(call.frame)])
+
+    async with scene(handle) as made:
+        first = await made.connect()
+        await first.ask(request(1))
+        made.port = await made.server.listen("INTERNAL", "127.0.0.1", 0)
+        second = await made.connect()
+        await second.ask(request(2))
+        await first.ask(request(3))
+        assert seen == ["PLAINTEXT", "INTERNAL", "PLAINTEXT"]
+
+
+@every_loop
+async def test_after_stop_listening_old_connections_are_served_and_new_ones_refused():
+    async with scene() as made:
+        client = await made.connect()
+        await client.ask(request(1))
+        made.server.stop_listening()
+        assert await client.ask(request(2)) == request(2)
+        with pytest.raises(ConnectionError):
+            await made.connect()
+
+
+@every_loop
+async def test_close_ends_all_connections_and_their_parked_requests():
+    gone: list[bool] = []
+
+    def park(call: Call) -> None:
+        call.when_gone = lambda: gone.append(True)
+
+    async with scene(park) as made:
+        clients = [await made.connect() for _ in range(5)]
+        for client in clients:
+            client.send(request(1))
+        await until(lambda: len(made.calls) == 5)
+        await made.server.close()
+        for client in clients:
+            assert await client.ended() == b""
+        assert len(gone) == 5
+
+
+async def page(port: int, *pieces: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(60):
+            return await reader.read(-1)
+    except ConnectionError:
+        return b"reset"
+    finally:
+        writer.close()
+
+
+@every_loop
+async def test_the_page_of_metrics():
+    metrics = Metrics()
+    metrics.counter("kafka_things_total", topic='a"b').add(3)
+    server = await serve_metrics(metrics, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    answer = await page(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"text/plain; version=0.0.4" in head
+    assert b"Content-Length: %d" % len(body) in head
+    assert body == b'# TYPE kafka_things_total counter\nkafka_things_total{topic="a\\"b"} 3\n'
+    assert (await page(port, b"GET /met", b"rics?x=1 HTTP/1.0\r\n", b"\r\n")).endswith(body)
+    assert (await page(port, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+    assert (await page(port, b"GET /secret HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+    assert (await page(port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+    assert (await page(port, b"\x00" * 20_000)) in (b"", b"reset")
+    server.close()
+
+
+@every_loop
+async def test_the_page_says_so_when_a_gauge_cannot_be_read():
+    metrics = Metrics()
+    metrics.gauge("kafka_broken", lambda: 1 / 0)
+    server = await serve_metrics(metrics, "127.0.0.1", 0)
+    answer = await page(server.sockets[0].getsockname()[1], b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 503")
+    server.close()
+
+
+@simulated
+async def test_a_client_of_the_page_that_says_nothing_is_closed():
+    server = await serve_metrics(Metrics(), "127.0.0.1", 0)
+    assert await page(server.sockets[0].getsockname()[1], b"GET ") in (b"", b"reset")
+    server.close()
+
+
+@every_loop
+async def test_many_clients_come_and_go():
+    async with scene() as made:
+        for _ in range(20):
+            clients = [await made.connect() for _ in range(10)]
+            for client in clients:
+                client.send(request(1, size=20_000), request(2))
+            for client in clients[::2]:
+                client.writer.transport.abort()
+            for client in clients[1::2]:
+                assert await client.receive() == request(1, size=20_000)
+                client.close()
+        await until(lambda: made.server.connection_count == 0)
+        assert await quiet(lambda: sum(len(worker.connections) for worker in made.server._workers), turns=3) == 0
+
+
+@real_loops
+@pytest.mark.parametrize("ending", ["the client goes", "a bad size", "half a request", "a stalled answer"])
+async def test_a_connection_that_ended_is_freed_at_once(ending: str):
+    """What it holds may be large, and the broker looks for cycles seldom."""
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        call.answer(announced(FakeRegion(30_000_000)) if ending == "a stalled answer" else [framed(call.frame)])
+
+    async with scene(handle) as made:
+        client = await made.connect()
+        client.send(request(1, size=20_000))
+        await until(lambda: bool(made.calls))
+        (theirs,) = (weakref.ref(call.connection) for call in made.calls)
+        made.calls.clear()
+        made.sent.clear()
+        if ending == "a bad size":
+            client.write(struct.pack(">i", -1))
+        elif ending == "half a request":
+            client.write(struct.pack(">i", 1_000_000) + bytes(100_000))
+        await client.writer.drain()
+        gc.disable()
+        try:
+            if ending != "a bad size":
+                client.writer.transport.abort()
+            await until(lambda: made.server.connection_count == 0)
+            await until(lambda: theirs() is None)
+        finally:
+            gc.enable()
+
+
+@every_loop
+async def test_a_reason_is_one_line_whatever_a_client_called_things(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+
+    def handle(call: Call) -> None:
+        call.connection.close("no topic a\nINFO all is well\r\x1b[2J\x00" + "x" * 100_000)
+
+    async with scene(handle) as made:
+        client = await made.connect()
+        client.send(request(1))
+        assert await client.ended() == b""
+        (line,) = closings(caplog)
+        assert "no topic a INFO all is well" in line
+        assert line.isprintable()
+        assert len(line) < 1000
