@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
+import itertools
+import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from kazoo.client import KazooClient
+
+from peers.zookeeper import ZooKeeper
 from tidelog.coordination.embedded import EmbeddedCoordination, EmbeddedSession
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.coordination.port import Event, Session, SessionState, Watch
+from tidelog.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperSession
 from tidelog.host.clock import SystemClock
 from tidelog.lab.world import World
 
@@ -71,6 +80,51 @@ class _EmbeddedStore:
             await session.close()
 
 
+class _ZooKeeperStore:
+    """A chroot of its own on the one server of this run."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, server: ZooKeeper) -> None:
+        self.server = server
+        self.coordination = ZooKeeperCoordination(
+            f"{server.connect}/contract/{next(self._numbers)}", SystemClock(), connection_timeout_ms=TIMEOUT_MS
+        )
+        self._sessions: list[Session] = []
+
+    async def connect(self, timeout_ms: int = TIMEOUT_MS) -> Session:
+        session = await self.coordination.connect(timeout_ms)
+        self._sessions.append(session)
+        return session
+
+    async def expire(self, session: Session) -> None:
+        """Somebody with its password takes it over and closes it; the server does not tell that from its owner."""
+        assert isinstance(session, ZooKeeperSession)
+        await asyncio.to_thread(_close_for, self.server.connect, session._link.client.client_id)
+
+    async def close(self) -> None:
+        for session in self._sessions:
+            await session.close()
+
+
+def _close_for(connect: str, client_id: tuple[int, bytes]) -> None:
+    usurper = KazooClient(connect, client_id=client_id)
+    usurper.start()
+    usurper.stop()
+    usurper.close()
+
+
+@functools.cache
+def zookeeper_server() -> ZooKeeper:
+    """Started when first asked for; ends with this process."""
+    directory = Path(tempfile.mkdtemp(prefix="tidelog-zookeeper-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    server = ZooKeeper(directory)
+    atexit.register(server.kill)
+    server.start()
+    return server
+
+
 def run_in_memory(story: Story, directory: Path, seed: int = 1) -> None:
     with World(seed) as world:
         world.run(story(_MemoryStore(world)))
@@ -87,11 +141,24 @@ def run_embedded(story: Story, directory: Path, *, shared: bool = False) -> None
     asyncio.run(main())
 
 
+def run_on_zookeeper(story: Story, directory: Path) -> None:
+    async def main() -> None:
+        store = _ZooKeeperStore(zookeeper_server())
+        try:
+            await asyncio.wait_for(story(store), _PATIENCE_S)
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
 HOMES: dict[str, Callable[[Story, Path], None]] = {
     "memory": run_in_memory,
     "embedded": run_embedded,
     "embedded, one process": lambda story, directory: run_embedded(story, directory, shared=True),
+    "zookeeper": run_on_zookeeper,
 }
+NEEDS_JAVA = frozenset({"zookeeper"})
 
 
 async def catch_up(session: Session) -> None:

@@ -113,4 +113,11 @@ def open_coordination(config: BrokerConfig, clock: Clock) -> Coordination:
 
         os.makedirs(config.coordination_dir, exist_ok=True)
         return EmbeddedCoordination(config.coordination_dir, clock)
-    raise TidelogError("ZooKeeper is not served yet; remove zookeeper.connect to use the embedded coordination")
+    from tidelog.coordination.zookeeper import ZooKeeperCoordination
+
+    return ZooKeeperCoordination(
+        config["zookeeper.connect"],
+        clock,
+        connection_timeout_ms=config["zookeeper.connection.timeout.ms"],
+        max_in_flight=config["zookeeper.max.in.flight.requests"],
+    )

@@ -16,6 +16,7 @@ NOUNS = {
     "produce": "tidelog.cli.produce",
     "topics": "tidelog.cli.topics",
     "up": "tidelog.cli.up",
+    "zookeeper": "tidelog.cli.zookeeper",
 }
 
 

@@ -26,7 +26,7 @@ SERVED = frozenset(
     producer.id.expiration.ms queued.max.requests replica.high.watermark.checkpoint.interval.ms request.timeout.ms
     security.inter.broker.protocol socket.listen.backlog.size socket.request.max.bytes tidelog.coordination
     tidelog.coordination.dir tidelog.metrics.host tidelog.metrics.port unclean.leader.election.enable
-    zookeeper.connect zookeeper.session.timeout.ms
+    zookeeper.connect zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
 """Broker settings that something reads. tests/unit/test_config_support.py holds this list to the code: a name without
