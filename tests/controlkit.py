@@ -1,17 +1,20 @@
-"""A cluster for tests of the controller: a store in memory, brokers that only answer the controller, and shells."""
+"""For tests of the controller: its rules alone; and a cluster of shells, a store and brokers that only answer."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from tidelog.broker.control.admin import TopicAdmin
-from tidelog.broker.control.shell import ControllerShell, ControlSettings
+from tidelog.broker.control.shell import ControllerShell, ControlSettings, NotControllerError
 from tidelog.broker.metadata import MetadataCache
 from tidelog.controller import nodes
-from tidelog.controller.image import Endpoint, PartitionState
+from tidelog.controller.controller import Controller
+from tidelog.controller.events import Event, Outcome, TookOver
+from tidelog.controller.image import Assignment, Broker, Endpoint, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.requests import FULL, VERSIONS
 from tidelog.controller.topics import Defaults
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.coordination.port import Node, NoNodeError, Op, OpResult, Session, SessionLostError
@@ -22,6 +25,10 @@ from tidelog.net.calling import CannotConnectError, ConnectionClosedError
 from tidelog.types import TopicPartition
 from tidelog.wire import decode, encode
 from tidelog.wire.messages.controller import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    BrokerState,
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -37,6 +44,56 @@ LISTENER = "INTERNAL"
 SESSION_TIMEOUT_MS = 6000
 
 T = TypeVar("T")
+
+# The rules alone
+
+TOPIC_ID = b"t" * 16
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def broker(id: int, epoch: int | None = None) -> Broker:
+    return Broker(id, 10 + id if epoch is None else epoch, (Endpoint("INTERNAL", f"b{id}", 9000 + id),), f"rack{id}")
+
+
+def brokers(*ids: int) -> dict[int, Broker]:
+    return {id: broker(id) for id in ids}
+
+
+def topic(*replicas: tuple[int, ...], unclean: bool | None = None) -> TopicFacts:
+    return TopicFacts(TOPIC_ID, {at: Assignment(each) for at, each in enumerate(replicas)}, unclean)
+
+
+def state(leader: int, isr: tuple[int, ...], epoch: int = 0, version: int = 0, written_id: int = 100) -> PartitionState:
+    return PartitionState(leader, epoch, isr, 1, version, written_id)
+
+
+def controller(
+    *living: int,
+    topics: dict[str, TopicFacts] | None = None,
+    states: dict[TopicPartition, PartitionState] | None = None,
+    to_delete: tuple[str, ...] = (),
+    unclean: bool = False,
+    deletion_enabled: bool = True,
+) -> tuple[Controller, Outcome]:
+    made = Controller(1, 5, "INTERNAL", unclean_by_default=lambda: unclean, deletion_enabled=deletion_enabled)
+    return made, made.handle(TookOver(Snapshot(brokers(*living), topics or {}, states or {}, to_delete)))
+
+
+def kinds(outcome: Outcome, broker: int) -> list[str]:
+    return [type(request).__name__.removesuffix("Request") for request in outcome.requests.get(broker, [])]
+
+
+def find(outcome: Outcome, broker: int, kind: type[T]) -> T:
+    return [request for request in outcome.requests[broker] if isinstance(request, kind)][-1]
+
+
+def check_encodable(outcome: Outcome) -> None:
+    for requests in outcome.requests.values():
+        for request in requests:
+            encode(request, VERSIONS[type(request)])
+
+
+# A cluster
 
 
 def play(story: Callable[[Cluster], Coroutine[Any, Any, T]], **settings: Any) -> T:
@@ -98,7 +155,18 @@ class FakeBroker:
                     self.replicas.pop(TopicPartition(topic.topic_name, stopped.partition_index), None)
             return StopReplicaResponse()
         assert isinstance(request, LeaderAndIsrRequest)
+        if request.type == FULL:
+            self._drop_strays(request)
         return LeaderAndIsrResponse(topics=[self._lead_or_follow(topic) for topic in request.topic_states])
+
+    def _drop_strays(self, request: LeaderAndIsrRequest) -> None:
+        """What a full request does not name is not this broker's any more."""
+        named = {
+            TopicPartition(topic.topic_name, told.partition_index)
+            for topic in request.topic_states
+            for told in topic.partition_states
+        }
+        self.replicas = {partition: told for partition, told in self.replicas.items() if partition in named}
 
     def _lead_or_follow(self, topic: Any) -> LeaderAndIsrTopicError:
         errors = []
@@ -228,6 +296,44 @@ class Cluster:
     @property
     def active(self) -> list[ControllerShell]:
         return [shell for shell in self.shells if shell.is_active]
+
+    async def ask(self, event: Event) -> Any:
+        """As a client does it: again, until a controller has answered."""
+        while True:
+            await eventually(lambda: self.active)
+            try:
+                return await self.active[0].ask(event)
+            except NotControllerError:
+                continue
+
+    async def alter_partition(self, topic: str, partition: int, isr: Iterable[int]) -> ErrorCode:
+        """The leader asks for an ISR, by what it was told last."""
+        name = TopicPartition(topic, partition)
+        state = await self.state(topic, partition)
+        assert state is not None
+        leader = self.brokers[state.leader]
+        told = leader.replicas[name]
+        data = AlterPartitionRequestPartitionData(
+            partition_index=partition,
+            leader_epoch=told.leader_epoch,
+            partition_epoch=state.version if told.leader_epoch == state.leader_epoch else told.partition_epoch,
+            new_isr_with_epochs=[BrokerState(broker_id=id, broker_epoch=self.brokers[id].epoch) for id in isr],
+        )
+        shown = leader.metadata.topic(topic)
+        assert shown is not None
+        request = AlterPartitionRequest(
+            broker_id=leader.id,
+            broker_epoch=leader.epoch,
+            topics=[AlterPartitionRequestTopicData(topic_id=shown.topic_id, partitions=[data])],
+        )
+        await eventually(lambda: self.active)
+        response = await self.active[0].alter_partition(request, 3)
+        return ErrorCode(response.error_code or response.topics[0].partitions[0].error_code)
+
+    async def assignment(self, topic: str, partition: int) -> Assignment:
+        node = await self.node(nodes.topic_path(topic))
+        assert node is not None
+        return nodes.decode_topic(topic, node.data).assignments[partition]
 
     async def node(self, path: str) -> Node | None:
         try:

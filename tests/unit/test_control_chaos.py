@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -11,11 +12,12 @@ from tests.controlkit import Cluster, eventually, play
 from tidelog.broker.control.admin import MorePartitions
 from tidelog.broker.control.shell import ControllerShell, NotControllerError
 from tidelog.controller import nodes
+from tidelog.controller.events import ElectionAsked, ElectionType, ReassignmentAsked
 from tidelog.controller.topics import NewTopic
 from tidelog.types import TopicPartition
-from tidelog.wire.messages.controller import LeaderAndIsrRequest, UpdateMetadataRequest
+from tidelog.wire.messages.controller import ControlledShutdownRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 
-STEPS = 40
+STEPS = 60
 TOPICS = ("a", "b", "c")
 
 
@@ -38,7 +40,8 @@ class Chaos:
             self.sessions[id] = session.id
             self.shells[id] = await self.cluster.start_shell(id, session)
         for _ in range(STEPS):
-            await self.draw.choice((self.admin, self.admin, self.admin, self.bounce, self.expire, self.suspend))()
+            rest = (self.bounce, self.shut_down, self.expire, self.suspend, self.elect)
+            await self.draw.choice((*[self.admin] * 4, *[self.reassign] * 2, *[self.alter] * 3, *rest))()
             self.check_requests()
             await asyncio.sleep(self.draw.choice((0.0, 0.001, 0.01, 0.3)))
         await self.calm()
@@ -59,6 +62,44 @@ class Chaos:
                     await admin.delete_topics([name])
         except NotControllerError:
             pass
+
+    def any_partition(self) -> TopicPartition | None:
+        image = self.cluster.active[0].image if self.cluster.active else None
+        if image is None or not image.topics:
+            return None
+        return self.draw.choice([at for topic in image.topics.values() for at in topic.partitions()])
+
+    async def reassign(self) -> None:
+        partition = self.any_partition()
+        if partition is not None:
+            target = tuple(self.draw.sample((1, 2, 3), self.draw.randrange(1, 4)))
+            with suppress(NotControllerError):
+                await self.cluster.active[0].ask(ReassignmentAsked({partition: self.draw.choice((None, target))}))
+
+    async def alter(self) -> None:
+        partition = self.any_partition()
+        if partition is not None:
+            await self.let_in(partition, self.draw.sample((1, 2, 3), self.draw.randrange(1, 4)))
+
+    async def let_in(self, partition: TopicPartition, isr: list[int]) -> None:
+        state = await self.cluster.state(*partition)
+        if state is None or state.leader < 0 or partition not in self.cluster.brokers[state.leader].replicas:
+            return
+        if self.cluster.active and self.cluster.brokers[state.leader].metadata.topic(partition.topic) is not None:
+            await self.cluster.alter_partition(*partition, dict.fromkeys([state.leader, *isr]))
+
+    async def elect(self) -> None:
+        if self.cluster.active:
+            with suppress(NotControllerError):
+                await self.cluster.active[0].ask(ElectionAsked(ElectionType.PREFERRED, None))
+
+    async def shut_down(self) -> None:
+        """In good order, or in none if there is no controller to tell."""
+        broker = self.cluster.brokers[self.draw.choice((1, 2, 3))]
+        if self.cluster.active and broker.is_alive:
+            request = ControlledShutdownRequest(broker_id=broker.id, broker_epoch=broker.epoch)
+            await self.cluster.active[0].controlled_shutdown(request)
+            await self.cluster.stop_broker(broker.id)
 
     async def bounce(self) -> None:
         id = self.draw.choice((1, 2, 3))
@@ -88,10 +129,25 @@ class Chaos:
                 await self.cluster.start_broker(id)
         await eventually(lambda: len(self.cluster.active) == 1)
         await eventually(self.is_settled)
+        await self.end_reassignments()
+        await eventually(self.is_settled)
         await asyncio.sleep(10)  # virtual: what is under way is done by then
         assert self.is_settled()
         self.check_requests()
         await self.check_nodes()
+
+    async def end_reassignments(self) -> None:
+        deadline = asyncio.get_running_loop().time() + 60
+        while asyncio.get_running_loop().time() < deadline:
+            image = self.cluster.active[0].image
+            assert image is not None
+            moving = list(image.reassigning())
+            if not moving:
+                return
+            for partition, assignment in moving:
+                await self.let_in(partition, list(assignment.replicas))
+            await asyncio.sleep(0.01)
+        raise AssertionError("reassignments never end")
 
     def is_settled(self) -> bool:
         image = self.cluster.active[0].image if self.cluster.active else None
@@ -139,7 +195,10 @@ class Chaos:
                     assert known.offline_replicas == ()
                     if broker.id in assignment.replicas:
                         held = broker.replicas[TopicPartition(name, index)]
-                        assert (held.leader, held.partition_epoch) == (state.leader, state.version)
+                        assert (held.leader, held.leader_epoch) == (state.leader, state.leader_epoch)
+                        assert tuple(held.replicas) == assignment.replicas
+                    else:
+                        assert TopicPartition(name, index) not in broker.replicas
         held = {replica.topic for broker in cluster.brokers.values() for replica in broker.replicas}
         assert held == {*topics}
 

@@ -255,7 +255,7 @@ def test_an_unclean_election_is_held_when_the_topic_allows_it() -> None:
         await cluster.session.set("/config/topics/t", nodes.encode_config({"unclean.leader.election.enable": "true"}))
         shell.config_changed(["t"])
         await eventually(lambda: cluster.brokers[2].replicas[T0].leader == 2)
-        assert shell.unclean_elections == 1
+        assert shell.stats.unclean_elections == 1
 
     play(story)
 

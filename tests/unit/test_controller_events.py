@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from tidelog.controller.controller import Controller
+from tests.controlkit import (
+    T0,
+    T1,
+    TOPIC_ID,
+    broker,
+    brokers,
+    check_encodable,
+    controller,
+    find,
+    kinds,
+    state,
+    topic,
+)
 from tidelog.controller.events import (
     BrokersChanged,
     CreateState,
@@ -15,16 +25,13 @@ from tidelog.controller.events import (
     RemoveTopic,
     StatesChanged,
     StopReplicaAnswered,
-    TookOver,
     TopicsChanged,
     UncleanElectionChanged,
     UpdateState,
 )
-from tidelog.controller.image import Assignment, Broker, Endpoint, PartitionState, Snapshot, TopicFacts
-from tidelog.controller.requests import FULL, INCREMENTAL, VERSIONS
+from tidelog.controller.image import Assignment, PartitionState, TopicFacts
+from tidelog.controller.requests import FULL, INCREMENTAL
 from tidelog.errors import ErrorCode
-from tidelog.types import TopicPartition
-from tidelog.wire import encode
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -35,52 +42,6 @@ from tidelog.wire.messages.controller import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-
-TOPIC_ID = b"t" * 16
-T = TypeVar("T")
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def broker(id: int, epoch: int | None = None) -> Broker:
-    return Broker(id, 10 + id if epoch is None else epoch, (Endpoint("INTERNAL", f"b{id}", 9000 + id),), f"rack{id}")
-
-
-def brokers(*ids: int) -> dict[int, Broker]:
-    return {id: broker(id) for id in ids}
-
-
-def topic(*replicas: tuple[int, ...], unclean: bool | None = None) -> TopicFacts:
-    return TopicFacts(TOPIC_ID, {at: Assignment(each) for at, each in enumerate(replicas)}, unclean)
-
-
-def state(leader: int, isr: tuple[int, ...], epoch: int = 0, version: int = 0, written_id: int = 100) -> PartitionState:
-    return PartitionState(leader, epoch, isr, 1, version, written_id)
-
-
-def controller(
-    *living: int,
-    topics: dict[str, TopicFacts] | None = None,
-    states: dict[TopicPartition, PartitionState] | None = None,
-    to_delete: tuple[str, ...] = (),
-    unclean: bool = False,
-    deletion_enabled: bool = True,
-) -> tuple[Controller, Outcome]:
-    made = Controller(1, 5, "INTERNAL", unclean_by_default=lambda: unclean, deletion_enabled=deletion_enabled)
-    return made, made.handle(TookOver(Snapshot(brokers(*living), topics or {}, states or {}, to_delete)))
-
-
-def kinds(outcome: Outcome, broker: int) -> list[str]:
-    return [type(request).__name__.removesuffix("Request") for request in outcome.requests.get(broker, [])]
-
-
-def find(outcome: Outcome, broker: int, kind: type[T]) -> T:
-    return [request for request in outcome.requests[broker] if isinstance(request, kind)][-1]
-
-
-def check_encodable(outcome: Outcome) -> None:
-    for requests in outcome.requests.values():
-        for request in requests:
-            encode(request, VERSIONS[type(request)])
 
 
 def test_a_take_over_tells_everybody_everything() -> None:

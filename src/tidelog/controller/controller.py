@@ -7,35 +7,52 @@ says so with TookOver; so nothing here has to know how a write can fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from tidelog.controller.elections import Election, elect, first_leader
 from tidelog.controller.events import (
+    AlterPartitionAsked,
     BrokersChanged,
-    CreateState,
+    ElectionAsked,
     Event,
     ForgetDeletion,
+    ImbalanceChecked,
     LeaderAndIsrAnswered,
     LogDirFailed,
     Outcome,
+    ReassignmentAsked,
     RemoveTopic,
+    ShutdownAsked,
     StatesChanged,
     StopReplicaAnswered,
     TookOver,
     TopicsChanged,
     UncleanElectionChanged,
-    UpdateState,
 )
-from tidelog.controller.image import INITIAL_LEADER_EPOCH, Image, PartitionState, Snapshot, Topic
+from tidelog.controller.image import Image, Snapshot, Topic
+from tidelog.controller.isr import alter_partitions
+from tidelog.controller.leadership import hold_elections, restore_balance
+from tidelog.controller.reassignment import end_if_in_sync, end_where_in_sync, reassign, take_up
 from tidelog.controller.requests import Batch
+from tidelog.controller.shutdown import shut_down
+from tidelog.controller.turn import Turn
 from tidelog.errors import ErrorCode
 from tidelog.types import BrokerId, Epoch, TopicPartition
+
+_RULES: dict[type, Callable[[Turn, Any], None]] = {
+    AlterPartitionAsked: alter_partitions,
+    ShutdownAsked: shut_down,
+    ElectionAsked: hold_elections,
+    ImbalanceChecked: restore_balance,
+    ReassignmentAsked: reassign,
+}
+"""Of what is asked for; what is observed is handled below."""
 
 
 class Controller:
     """One term of one controller.
 
     Always: a state in the image was written by this term or read, and each change of leader or ISR raises the leader
-    epoch by one. Topics to delete are left alone but for their deletion.
+    epoch by one, but for the ISRs that leaders ask for. Topics to delete are left alone but for their deletion.
     """
 
     def __init__(
@@ -53,8 +70,7 @@ class Controller:
         self._listener = listener
         self._unclean_by_default = unclean_by_default
         self._deletion_enabled = deletion_enabled
-        self._outcome = Outcome()
-        self._batch = self._new_batch()
+        self._turn = self._new_turn()
         self._handlers: dict[type, Callable[..., None]] = {
             TookOver: self._took_over,
             BrokersChanged: self._brokers_changed,
@@ -67,25 +83,32 @@ class Controller:
         }
 
     def handle(self, event: Event) -> Outcome:
-        self._outcome = Outcome()
-        self._batch = self._new_batch()
-        self._handlers[type(event)](event)
-        self._outcome.requests = self._batch.requests()
-        return self._outcome
+        self._turn = self._new_turn()
+        rule = _RULES.get(type(event))
+        if rule is None:
+            self._handlers[type(event)](event)
+        else:
+            rule(self._turn, event)
+        end_where_in_sync(self._turn)
+        return self._turn.finish()
 
-    def _new_batch(self) -> Batch:
-        return Batch(self.image, self.broker_id, self.epoch, self._listener)
+    def _new_turn(self) -> Turn:
+        batch = Batch(self.image, self.broker_id, self.epoch, self._listener)
+        return Turn(self.image, self.epoch, batch, self._unclean_by_default)
 
     # Events
 
     def _took_over(self, event: TookOver) -> None:
+        shutting_down = self.image.shutting_down
         self.image = Image(event.snapshot)
-        self._batch = self._new_batch()
-        self._batch.brokers_changed()
+        self.image.shutting_down = shutting_down
+        self._turn = self._new_turn()
+        self._turn.batch.brokers_changed()
         for broker in self.image.brokers:
-            self._batch.tell_everything(broker)
+            self._turn.batch.tell_everything(broker)
         self._mark_for_deletion(event.snapshot.to_delete)
-        self._settle(self.image.standing())
+        self._turn.settle(self.image.standing())
+        take_up(self._turn)
         self._delete_replicas(self.image.deleting)
 
     def _brokers_changed(self, event: BrokersChanged) -> None:
@@ -98,12 +121,12 @@ class Controller:
         self.image.brokers = dict(living)
         for broker in (*born, *dead):
             self.image.offline.pop(broker, None)
-        self._batch.brokers_changed()
+        self._turn.batch.brokers_changed()
         for broker in born:
-            self._batch.tell_everything(broker)
+            self._turn.batch.tell_everything(broker)
         # Which replicas are offline has changed, also in partitions that do not.
-        self._batch.metadata_changed(self._partitions_on([*born, *dead]))
-        self._settle(self.image.standing())
+        self._turn.batch.metadata_changed(self._partitions_on([*born, *dead]))
+        self._turn.settle(self.image.standing())
         self._delete_replicas(self.image.deleting, only=born)
 
     def _topics_changed(self, event: TopicsChanged) -> None:
@@ -116,9 +139,9 @@ class Controller:
             if known is None or known.topic_id != facts.topic_id or known.assignments != facts.assignments:
                 changed.append(image.put_topic(name, facts))
         marked = self._mark_for_deletion(event.to_delete)
-        self._settle(topic for topic in changed if topic.name not in image.deleting)
+        self._turn.settle(topic for topic in changed if topic.name not in image.deleting)
         for name in marked:
-            self._batch.metadata_changed(image.topics[name].partitions())
+            self._turn.batch.metadata_changed(image.topics[name].partitions())
         self._delete_replicas(marked)
 
     def _states_changed(self, event: StatesChanged) -> None:
@@ -128,18 +151,19 @@ class Controller:
             if topic is None or topic.name in self.image.deleting or (known and known.version >= state.version):
                 continue
             topic.states[partition.partition] = state
-            self._batch.metadata_changed([partition])
+            self._turn.batch.metadata_changed([partition])
+            end_if_in_sync(self._turn, partition)
 
     def _log_dir_failed(self, event: LogDirFailed) -> None:
         for broker in event.brokers:
             if broker in self.image.brokers:
-                self._batch.ask_about(broker, self._partitions_on([broker]))
+                self._turn.batch.ask_about(broker, self._partitions_on([broker]))
 
     def _unclean_election_changed(self, event: UncleanElectionChanged) -> None:
         for name, unclean in event.topics.items():
             if name in self.image.topics:
                 self.image.topics[name].unclean = unclean
-        self._settle(self.image.standing())
+        self._turn.settle(self.image.standing())
 
     def _leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> None:
         """KAFKA_STORAGE_ERROR says that the replica is on a log directory that failed."""
@@ -156,8 +180,8 @@ class Controller:
                     continue
                 offline.add(partition)
                 failed[name] = None
-                self._batch.metadata_changed([partition])
-        self._settle(self.image.topics[name] for name in failed if name not in self.image.deleting)
+                self._turn.batch.metadata_changed([partition])
+        self._turn.settle(self.image.topics[name] for name in failed if name not in self.image.deleting)
 
     def _stop_replica_answered(self, event: StopReplicaAnswered) -> None:
         if not self._is_current(event.broker, event.broker_epoch) or event.response.error_code:
@@ -179,64 +203,6 @@ class Controller:
         """An answer of an earlier life says nothing of this one."""
         return broker in self.image.brokers and self.image.brokers[broker].epoch == epoch
 
-    # Leaders
-
-    def _settle(self, topics: Iterable[Topic]) -> None:
-        """Give every partition of the topics the leader and ISR it should have."""
-        for topic in topics:
-            for partition in topic.partitions():
-                state = topic.states.get(partition.partition)
-                if state is None:
-                    self._begin(topic, partition)
-                else:
-                    self._elect(topic, partition, state)
-
-    def _begin(self, topic: Topic, partition: TopicPartition) -> None:
-        replicas = topic.assignments[partition.partition].replicas
-        first = first_leader(replicas, lambda broker: self.image.is_online(partition, broker))
-        if first is None:
-            return
-        state = PartitionState(
-            first.leader, INITIAL_LEADER_EPOCH, first.isr, self.epoch, 0, self.image.last_broker_epoch
-        )
-        topic.states[partition.partition] = state
-        self._outcome.writes.append(CreateState(partition, state))
-        self._batch.partition_changed(partition, is_new=True)
-
-    def _elect(self, topic: Topic, partition: TopicPartition, state: PartitionState) -> None:
-        brokers = self.image.brokers
-
-        def has_bounced(broker: BrokerId) -> bool:
-            return broker in brokers and brokers[broker].epoch > state.written_id
-
-        elected = elect(
-            state.leader,
-            state.isr,
-            topic.assignments[partition.partition].replicas,
-            lambda broker: self.image.is_online(partition, broker),
-            has_bounced,
-            self._unclean_by_default() if topic.unclean is None else topic.unclean,
-        )
-        # A leader in a new life leads a new term: what its last one may have lost must not be taken for its own.
-        if (elected.leader, elected.isr) == (state.leader, state.isr) and not has_bounced(elected.leader):
-            return
-        if elected.is_unclean:
-            self._outcome.unclean.append(partition)
-        self._update(topic, partition, state, elected)
-
-    def _update(self, topic: Topic, partition: TopicPartition, state: PartitionState, elected: Election) -> None:
-        new = state._replace(
-            leader=elected.leader,
-            leader_epoch=state.leader_epoch + 1,
-            isr=elected.isr,
-            controller_epoch=self.epoch,
-            version=state.version + 1,
-            written_id=max(state.written_id, self.image.last_broker_epoch),
-        )
-        topic.states[partition.partition] = new
-        self._outcome.writes.append(UpdateState(partition, new))
-        self._batch.partition_changed(partition)
-
     # Deletion
 
     def _mark_for_deletion(self, names: Iterable[str]) -> list[str]:
@@ -244,7 +210,7 @@ class Controller:
         marked: list[str] = []
         for name in names:
             if name not in self.image.topics or not self._deletion_enabled:
-                self._outcome.writes.append(ForgetDeletion(name))
+                self._turn.outcome.writes.append(ForgetDeletion(name))
             elif name not in self.image.deleting:
                 self.image.deleting[name] = set()
                 marked.append(name)
@@ -258,13 +224,13 @@ class Controller:
             done = self.image.deleting[name]
             for partition, broker in self.image.topics[name].replicas():
                 if broker in among and (partition, broker) not in done:
-                    self._batch.delete_replica(broker, partition)
+                    self._turn.batch.delete_replica(broker, partition)
         self._finish_deletions(names)
 
     def _finish_deletions(self, names: Iterable[str]) -> None:
         for name in names:
             if all(replica in self.image.deleting[name] for replica in self.image.topics[name].replicas()):
-                self._outcome.writes.append(RemoveTopic(name))
+                self._turn.outcome.writes.append(RemoveTopic(name))
                 self.image.remove_topic(name)
 
     # Pieces

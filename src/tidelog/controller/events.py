@@ -7,12 +7,16 @@ words of the cluster; the shell turns them into nodes, each under a check that t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
 
-from tidelog.controller.image import Broker, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.image import Assignment, Broker, PartitionState, Snapshot, TopicFacts
+from tidelog.errors import ErrorCode
 from tidelog.types import BrokerId, TopicPartition
-from tidelog.wire.messages.controller import LeaderAndIsrResponse, StopReplicaResponse
+from tidelog.wire.messages.controller import AlterPartitionRequest, LeaderAndIsrResponse, StopReplicaResponse
 from tidelog.wire.schema import Message
+
+UNKNOWN_BROKER_EPOCH = -1
 
 # Events
 
@@ -68,6 +72,57 @@ class StopReplicaAnswered(NamedTuple):
     response: StopReplicaResponse
 
 
+class AlterPartitionAsked(NamedTuple):
+    """A leader asks for another ISR of its partitions. The answer is an AlterPartitionResponse."""
+
+    request: AlterPartitionRequest
+    version: int
+
+
+class ShutdownAsked(NamedTuple):
+    """A broker is about to stop. The answer is a ControlledShutdownResponse."""
+
+    broker: BrokerId
+    broker_epoch: int
+    """UNKNOWN_BROKER_EPOCH from those that do not know it."""
+
+
+class ElectionType(IntEnum):
+    """By Kafka's numbers."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class ElectionAsked(NamedTuple):
+    """The answer is a dict of Elected by partition."""
+
+    kind: ElectionType
+    partitions: tuple[TopicPartition, ...] | None
+    """None: all there are, and those that need no election are not in the answer."""
+
+
+class Elected(NamedTuple):
+    code: ErrorCode
+    leader: BrokerId
+    """Whom the brokers should see leading, if all is well."""
+
+
+class ImbalanceChecked(NamedTuple):
+    """It is time to hand leadership back to preferred replicas, of brokers that miss more than so much of it."""
+
+    percentage: int
+    """leader.imbalance.per.broker.percentage"""
+
+
+class ReassignmentAsked(NamedTuple):
+    """The answer is a dict of a TopicError or None by partition."""
+
+    targets: dict[TopicPartition, tuple[BrokerId, ...] | None]
+    """None: back to where the replicas were."""
+    allow_replication_factor_change: bool = True
+
+
 Event: TypeAlias = (
     TookOver
     | BrokersChanged
@@ -77,6 +132,11 @@ Event: TypeAlias = (
     | UncleanElectionChanged
     | LeaderAndIsrAnswered
     | StopReplicaAnswered
+    | AlterPartitionAsked
+    | ShutdownAsked
+    | ElectionAsked
+    | ImbalanceChecked
+    | ReassignmentAsked
 )
 
 
@@ -97,6 +157,14 @@ class UpdateState(NamedTuple):
     state: PartitionState
 
 
+class UpdateTopic(NamedTuple):
+    """The topic's replicas, with what is being reassigned. Written after the states: see reassignment."""
+
+    topic: str
+    topic_id: bytes
+    assignments: dict[int, Assignment]
+
+
 class RemoveTopic(NamedTuple):
     """All nodes of the topic, its config, and last the wish to delete it."""
 
@@ -109,7 +177,7 @@ class ForgetDeletion(NamedTuple):
     topic: str
 
 
-Write: TypeAlias = CreateState | UpdateState | RemoveTopic | ForgetDeletion
+Write: TypeAlias = CreateState | UpdateState | UpdateTopic | RemoveTopic | ForgetDeletion
 
 
 @dataclass
@@ -118,5 +186,9 @@ class Outcome:
 
     writes: list[Write] = field(default_factory=list)
     requests: dict[BrokerId, list[Message]] = field(default_factory=dict)
+    elections: int = 0
+    """How many partitions got another leader."""
     unclean: list[TopicPartition] = field(default_factory=list)
     """Partitions whose leader was elected from outside the ISR, to be logged and counted."""
+    answer: Any = None
+    """To whoever asked; true only when all is written."""

@@ -6,7 +6,7 @@ thrown away and read again whenever a write did not go as planned, so it is neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,6 +49,26 @@ class Assignment(NamedTuple):
     @property
     def is_being_reassigned(self) -> bool:
         return bool(self.adding or self.removing)
+
+    @property
+    def origin(self) -> tuple[BrokerId, ...]:
+        """Where they were before the reassignment under way, and will be again if it is cancelled."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """Where they will be in the end."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    def reassign_to(self, target: Sequence[BrokerId]) -> Assignment:
+        """All of the target, then what is left of the origin until the target is in sync (KIP-455)."""
+        origin = self.origin
+        replicas = (*target, *(broker for broker in origin if broker not in target))
+        return Assignment(
+            replicas,
+            tuple(broker for broker in replicas if broker not in origin),
+            tuple(broker for broker in replicas if broker not in target),
+        )
 
 
 class PartitionState(NamedTuple):
@@ -111,10 +131,13 @@ class Image:
     def __init__(self, snapshot: Snapshot) -> None:
         self.brokers = dict(snapshot.brokers)
         self.topics: dict[str, Topic] = {}
+        self._names: dict[bytes, str] = {}
         self.deleting: dict[str, set[tuple[TopicPartition, BrokerId]]] = {}
         """Topics to delete, with the replicas that are deleted already."""
         self.offline: dict[BrokerId, set[TopicPartition]] = {}
         """Replicas on failed log directories, by broker; forgotten when the broker starts anew."""
+        self.shutting_down: dict[BrokerId, int] = {}
+        """Brokers that asked to hand over what they lead, with the epoch of the life that is about to end."""
         for name, facts in snapshot.topics.items():
             self.put_topic(name, facts)
         for partition, state in snapshot.states.items():
@@ -125,17 +148,23 @@ class Image:
         known = self.topics.get(name)
         states = known.states if known is not None and known.topic_id == facts.topic_id else {}
         topic = Topic(name, facts.topic_id, dict(facts.assignments), facts.unclean, states)
+        self._forget_id(known)
         self.topics[name] = topic
+        self._names[topic.topic_id] = name
         return topic
 
     def remove_topic(self, name: str) -> None:
-        self.topics.pop(name, None)
+        self._forget_id(self.topics.pop(name, None))
         self.deleting.pop(name, None)
         for partitions in self.offline.values():
             partitions.difference_update([partition for partition in partitions if partition.topic == name])
 
     def name_of(self, topic_id: bytes) -> str | None:
-        return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
+        return self._names.get(topic_id)
+
+    def _forget_id(self, topic: Topic | None) -> None:
+        if topic is not None and self._names.get(topic.topic_id) == topic.name:
+            del self._names[topic.topic_id]
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         topic = self.topics.get(partition.topic)
@@ -149,11 +178,43 @@ class Image:
         """The broker lives, and the log directory of this replica works as far as is known."""
         return broker in self.brokers and partition not in self.offline.get(broker, ())
 
+    def is_shutting_down(self, broker: BrokerId) -> bool:
+        return broker in self.brokers and self.shutting_down.get(broker) == self.brokers[broker].epoch
+
+    def is_serving(self, partition: TopicPartition, broker: BrokerId) -> bool:
+        """Online and about to stay: fit to lead, or to join an ISR."""
+        return self.is_online(partition, broker) and not self.is_shutting_down(broker)
+
     def standing(self) -> Iterator[Topic]:
         """Topics that are not to be deleted."""
         for topic in self.topics.values():
             if topic.name not in self.deleting:
                 yield topic
+
+    def reassigning(self) -> Iterator[tuple[TopicPartition, Assignment]]:
+        for topic in self.standing():
+            for index, assignment in topic.assignments.items():
+                if assignment.is_being_reassigned:
+                    yield TopicPartition(topic.name, index), assignment
+
+    @property
+    def offline_partitions(self) -> int:
+        """Partitions that have no leader, or one that is not there."""
+        return sum(
+            state is None or not self.is_online(partition, state.leader) for partition, _, state in self._leaders()
+        )
+
+    @property
+    def preferred_replica_imbalance(self) -> int:
+        """Partitions that another than their preferred replica leads."""
+        return sum(
+            state is not None and state.leader != assignment.replicas[0] for _, assignment, state in self._leaders()
+        )
+
+    def _leaders(self) -> Iterator[tuple[TopicPartition, Assignment, PartitionState | None]]:
+        for topic in self.standing():
+            for index, assignment in topic.assignments.items():
+                yield TopicPartition(topic.name, index), assignment, topic.states.get(index)
 
     @property
     def last_broker_epoch(self) -> int:

@@ -7,7 +7,7 @@ living brokers, if they changed; then LeaderAndIsr; then UpdateMetadata with the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidelog.controller.image import (
     EPOCH_DURING_DELETE,
@@ -53,18 +53,18 @@ class Batch:
         self._replicas: dict[BrokerId, dict[TopicPartition, bool]] = {}
         """Partitions to tell in LeaderAndIsr; True if they are new."""
         self._changed: dict[TopicPartition, None] = {}
-        self._stopped: dict[BrokerId, dict[TopicPartition, None]] = {}
+        self._stopped: dict[BrokerId, dict[TopicPartition, StopReplicaPartitionState]] = {}
         self._full: set[BrokerId] = set()
         self._brokers_changed = False
 
     # Collecting
 
-    def partition_changed(self, partition: TopicPartition, *, is_new: bool = False) -> None:
-        """Its replicas get LeaderAndIsr, everybody gets UpdateMetadata."""
+    def partition_changed(self, partition: TopicPartition, *, new_on: Sequence[BrokerId] = ()) -> None:
+        """Its replicas get LeaderAndIsr, everybody gets UpdateMetadata. `new_on`: brokers that get a new replica."""
         assignment = self._image.assignment(partition)
         assert assignment is not None
         for broker in assignment.replicas:
-            self._replicas.setdefault(broker, {}).setdefault(partition, is_new)
+            self._replicas.setdefault(broker, {}).setdefault(partition, broker in new_on)
         self._changed[partition] = None
 
     def metadata_changed(self, partitions: Iterable[TopicPartition]) -> None:
@@ -82,7 +82,17 @@ class Batch:
         self._replicas.setdefault(broker, {}).update(dict.fromkeys(partitions, False))
 
     def delete_replica(self, broker: BrokerId, partition: TopicPartition) -> None:
-        self._stopped.setdefault(broker, {})[partition] = None
+        """Of a topic that goes."""
+        self._stopped.setdefault(broker, {})[partition] = StopReplicaPartitionState(
+            partition_index=partition.partition, leader_epoch=EPOCH_DURING_DELETE, delete_partition=True
+        )
+
+    def stop_replica(self, broker: BrokerId, partition: TopicPartition, leader_epoch: Epoch, *, delete: bool) -> None:
+        """Of a partition that stays elsewhere: the broker hears nothing else of it."""
+        self._replicas.get(broker, {}).pop(partition, None)
+        self._stopped.setdefault(broker, {})[partition] = StopReplicaPartitionState(
+            partition_index=partition.partition, leader_epoch=leader_epoch, delete_partition=delete
+        )
 
     # Requests
 
@@ -96,7 +106,7 @@ class Batch:
             requests: list[Message] = []
             if self._brokers_changed:
                 requests.append(self._update_metadata(broker, INCREMENTAL, [], live_brokers))
-            if broker in self._full or broker in self._replicas:
+            if broker in self._full or self._replicas.get(broker):
                 requests.append(self._leader_and_isr(broker))
             if broker in self._full:
                 requests.append(self._update_metadata(broker, FULL, everything, live_brokers))
@@ -224,13 +234,9 @@ class Batch:
 
     def _stop_replica(self, broker: BrokerId) -> StopReplicaRequest:
         topics: dict[str, StopReplicaTopicState] = {}
-        for partition in self._stopped[broker]:
+        for partition, state in self._stopped[broker].items():
             topic = topics.setdefault(partition.topic, StopReplicaTopicState(topic_name=partition.topic))
-            topic.partition_states.append(
-                StopReplicaPartitionState(
-                    partition_index=partition.partition, leader_epoch=EPOCH_DURING_DELETE, delete_partition=True
-                )
-            )
+            topic.partition_states.append(state)
         return StopReplicaRequest(
             controller_id=self._controller_id,
             controller_epoch=self._controller_epoch,

@@ -16,20 +16,29 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from tidelog.broker.control.channel import Connect, connect_to_broker
 from tidelog.broker.control.election import Lost, Won, run_for_controller
 from tidelog.broker.control.snapshot import Look
+from tidelog.broker.control.stats import ControlFacts, ControlStats, facts_of
 from tidelog.broker.control.term import Term
 from tidelog.broker.control.writing import FencedError
 from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
-from tidelog.controller.events import Event
+from tidelog.controller.events import AlterPartitionAsked, Event, ImbalanceChecked, ShutdownAsked
 from tidelog.controller.image import Image
 from tidelog.coordination.port import CoordinationError, Delete, Session, SessionLostError, SessionState
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.ports import Clock
 from tidelog.types import NO_EPOCH, BrokerId, Epoch
+from tidelog.wire.messages.controller import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
 
 _log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 0.1
+FIRST_BALANCE_CHECK_S = 5.0
+"""After a take-over: brokers that start together with the controller have come by then."""
 
 T = TypeVar("T")
 Job: TypeAlias = Callable[[Term], Awaitable[T]]
@@ -47,6 +56,9 @@ class ControlSettings(NamedTuple):
     delete_topic_enable: bool = True
     unclean_by_default: Callable[[], bool] = lambda: False
     """unclean.leader.election.enable of the brokers, as it is now."""
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_s: float = 300
+    leader_imbalance_per_broker_percentage: int = 10
 
 
 class _Config(NamedTuple):
@@ -60,6 +72,8 @@ class _Request(NamedTuple):
 
     job: Job[Any]
     answer: asyncio.Future[Any]
+    writes_topics: bool
+    """The job writes wishes about topics, to be looked at when it is done."""
 
 
 Work: TypeAlias = Look | _Config | _Request | Event
@@ -86,6 +100,8 @@ class ControllerShell:
         self._has_taken_over = False
         self._work: deque[Work] = deque()
         self._wake = asyncio.Event()
+        self.stats = ControlStats(clock)
+        self._balancing: asyncio.TimerHandle | None = None
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -107,8 +123,9 @@ class ControllerShell:
         return None if self._term is None else self._term.controller.image
 
     @property
-    def unclean_elections(self) -> int:
-        return 0 if self._term is None else self._term.unclean_elections
+    def facts(self) -> ControlFacts:
+        """For gauges; all zero on the brokers that are not controller."""
+        return facts_of(self.image)
 
     async def start(self, session: Session) -> None:
         """Run for controller. When the session is lost the broker stops this and starts it with another."""
@@ -137,13 +154,34 @@ class ControllerShell:
         if self._term is not None:
             self._put(_Config(None if topics is None else tuple(topics)))
 
-    async def run(self, job: Job[T]) -> T:
+    async def run(self, job: Job[T], *, writes_topics: bool = True) -> T:
         """Do something as controller, between two events. NotControllerError if this broker is not it."""
         if not self.is_active:
             raise NotControllerError(f"broker {self.broker_id} is not the controller")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._put(_Request(job, answer))
+        self._put(_Request(job, answer, writes_topics))
         return await answer
+
+    async def ask(self, event: Event) -> Any:
+        """The answer to an event that has one, when all that follows from it is written. See `events`."""
+        return await self.run(lambda term: term.handle(event), writes_topics=False)
+
+    async def alter_partition(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
+        """As NOT_CONTROLLER if this broker is not it, or is no longer."""
+        try:
+            answer: AlterPartitionResponse = await self.ask(AlterPartitionAsked(request, version))
+        except NotControllerError as failure:
+            return AlterPartitionResponse(error_code=failure.code)
+        return answer
+
+    async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """As NOT_CONTROLLER if this broker is not it, or is no longer."""
+        try:
+            asked = ShutdownAsked(request.broker_id, request.broker_epoch)
+            answer: ControlledShutdownResponse = await self.ask(asked)
+        except NotControllerError as failure:
+            return ControlledShutdownResponse(error_code=failure.code)
+        return answer
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Whether it came to hold in time; looked at now and after each event."""
@@ -221,9 +259,19 @@ class ControllerShell:
             controller,
             self._settings.listener,
             self._connect,
+            self.stats,
             changed=lambda look: self._put(look) if self._term is term else None,
             answered=lambda event: self._put(event) if self._term is term else None,
         )
+        if self._settings.auto_leader_rebalance_enable:
+            self._check_balance_in(FIRST_BALANCE_CHECK_S)
+
+    def _check_balance_in(self, delay_s: float) -> None:
+        def check() -> None:
+            self._put(ImbalanceChecked(self._settings.leader_imbalance_per_broker_percentage))
+            self._check_balance_in(self._settings.leader_imbalance_check_interval_s)
+
+        self._balancing = asyncio.get_running_loop().call_later(delay_s, check)
 
     async def _do(self, term: Term, work: Work) -> None:
         if isinstance(work, Look):
@@ -246,7 +294,8 @@ class ControllerShell:
             raise
         if not request.answer.done():
             request.answer.set_result(answer)
-        await term.look(Look.TOPICS)
+        if request.writes_topics:
+            await term.look(Look.TOPICS)
 
     # Pieces
 
@@ -257,6 +306,9 @@ class ControllerShell:
 
     def _resign(self, why: str) -> None:
         term, self._term = self._term, None
+        if self._balancing is not None:
+            self._balancing.cancel()
+            self._balancing = None
         if term is not None:
             _log.info("broker %d is no longer controller: %s", self.broker_id, why)
             term.close()

@@ -13,6 +13,7 @@ from typing import Any
 from tidelog.broker.control.channel import BrokerChannel, Connect
 from tidelog.broker.control.election import Won, holds_controller
 from tidelog.broker.control.snapshot import ClusterReader, Look
+from tidelog.broker.control.stats import ControlStats
 from tidelog.broker.control.writing import ControllerWriter, FencedError
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import (
@@ -25,6 +26,7 @@ from tidelog.controller.events import (
     TookOver,
     TopicsChanged,
     UncleanElectionChanged,
+    UpdateTopic,
 )
 from tidelog.controller.image import Broker
 from tidelog.coordination.port import ConnectionLostError, Session
@@ -46,6 +48,7 @@ class Term:
         controller: Controller,
         listener: str,
         connect: Connect,
+        stats: ControlStats,
         changed: Callable[[Look], None],
         answered: Callable[[Event], None],
     ) -> None:
@@ -53,7 +56,7 @@ class Term:
         self.controller = controller
         self.writer = ControllerWriter(session, won.epoch_version)
         self.reader = ClusterReader(session, changed)
-        self.unclean_elections = 0
+        self._stats = stats
         self._session = session
         self._listener = listener
         self._connect = connect
@@ -95,19 +98,25 @@ class Term:
         names = list(self.controller.image.topics) if topics is None else topics
         await self.handle(UncleanElectionChanged({name: await self.reader.unclean(name) for name in names}))
 
-    async def handle(self, event: Event) -> None:
+    async def handle(self, event: Event) -> Any:
+        """What whoever asked is to be told, if somebody did."""
+        started_ns = self._stats.clock.monotonic_ns()
         outcome = self.controller.handle(event)
         await self.writer.apply(outcome.writes)
+        for write in outcome.writes:
+            if isinstance(write, UpdateTopic):
+                self.reader.forget_topic(write.topic)
         if not self._session.is_current():
             # Others may hold us for dead already. The nodes have it; brokers are told when we know where we stand.
             raise ConnectionLostError("the session is not current")
-        self.unclean_elections += len(outcome.unclean)
+        self._stats.count(outcome, started_ns)
         for partition in outcome.unclean:
             _log.warning("%s has an unclean leader: records that only the ISR had are lost", partition)
         self._open_channels()
         for broker, requests in outcome.requests.items():
             if broker in self._channels:
                 self._channels[broker].send(requests)
+        return outcome.answer
 
     def close(self) -> None:
         for channel in self._channels.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.controller import nodes
-from tidelog.controller.events import CreateState, ForgetDeletion, RemoveTopic, UpdateState, Write
+from tidelog.controller.events import CreateState, ForgetDeletion, RemoveTopic, UpdateState, UpdateTopic, Write
 from tidelog.coordination.port import (
     BadVersionError,
     Check,
@@ -48,7 +48,10 @@ class ControllerWriter:
                 states.append(write)
         await self._in_chunks(await self._state_ops(states))
         for write in writes:
-            if isinstance(write, RemoveTopic):
+            if isinstance(write, UpdateTopic):
+                data = nodes.encode_topic(write.topic_id, write.assignments)
+                await self.multi([Set(nodes.topic_path(write.topic), data)])
+            elif isinstance(write, RemoveTopic):
                 await self._remove_topic(write.topic)
             elif isinstance(write, ForgetDeletion):
                 await self._in_chunks(await self._if_there(nodes.delete_topic_path(write.topic)))

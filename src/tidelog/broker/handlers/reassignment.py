@@ -1,0 +1,123 @@
+"""AlterPartitionReassignments (45) and ListPartitionReassignments (46): served by the broker that is controller.
+
+| API                         | versions | what they added                                       |
+|-----------------------------|----------|-------------------------------------------------------|
+| AlterPartitionReassignments | 0 - 1    | 1 whether the replication factor may change (KIP-860)  |
+| ListPartitionReassignments  | 0        |                                                       |
+
+A reassignment is answered when it has begun; its end shows in the list.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tidelog.broker.control.shell import NotControllerError
+from tidelog.broker.control.term import Term
+from tidelog.controller.events import ReassignmentAsked
+from tidelog.controller.image import Image
+from tidelog.controller.topics import TopicError
+from tidelog.errors import ErrorCode
+from tidelog.net.channel import Call
+from tidelog.types import BrokerId, TopicPartition
+from tidelog.wire.messages.topics import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
+) -> AlterPartitionReassignmentsResponse:
+    named = Counter(_partitions(request))
+    targets: dict[TopicPartition, tuple[BrokerId, ...] | None] = {
+        TopicPartition(topic.name, asked.partition_index): None if asked.replicas is None else tuple(asked.replicas)
+        for topic in request.topics
+        for asked in topic.partitions
+    }
+    twice = {
+        partition: TopicError(ErrorCode.INVALID_REQUEST, f"{partition} is named more than once.")
+        for partition, times in named.items()
+        if times > 1
+    }
+    event = ReassignmentAsked(
+        {partition: target for partition, target in targets.items() if partition not in twice},
+        request.allow_replication_factor_change,
+    )
+    try:
+        answers = await broker.controller.ask(event)
+    except NotControllerError as failure:
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            error_code=failure.code,
+            error_message=str(failure),
+        )
+    return _altered(request, answers | twice)
+
+
+def _partitions(request: AlterPartitionReassignmentsRequest) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions]
+
+
+def _altered(
+    request: AlterPartitionReassignmentsRequest, answers: dict[TopicPartition, TopicError | None]
+) -> AlterPartitionReassignmentsResponse:
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for partition in dict.fromkeys(_partitions(request)):
+        failure = answers[partition]
+        topic = topics.setdefault(partition.topic, ReassignableTopicResponse(name=partition.topic))
+        topic.partitions.append(
+            ReassignablePartitionResponse(
+                partition_index=partition.partition,
+                error_code=ErrorCode.NONE if failure is None else failure.code,
+                error_message=None if failure is None else str(failure),
+            )
+        )
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=list(topics.values()),
+    )
+
+
+async def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
+) -> ListPartitionReassignmentsResponse:
+    async def look(term: Term) -> ListPartitionReassignmentsResponse:
+        return _listed(term.controller.image, request)
+
+    try:
+        # In its turn: a controller that is still taking over would know of none.
+        return await broker.controller.run(look, writes_topics=False)
+    except NotControllerError as failure:
+        return ListPartitionReassignmentsResponse(error_code=failure.code, error_message=str(failure))
+
+
+def _listed(image: Image, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
+    asked: set[TopicPartition] | None = None
+    if request.topics is not None:
+        asked = {TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+    topics: dict[str, OngoingTopicReassignment] = {}
+    for partition, assignment in image.reassigning():
+        if asked is not None and partition not in asked:
+            continue
+        topic = topics.setdefault(partition.topic, OngoingTopicReassignment(name=partition.topic))
+        topic.partitions.append(
+            OngoingPartitionReassignment(
+                partition_index=partition.partition,
+                replicas=list(assignment.replicas),
+                adding_replicas=list(assignment.adding),
+                removing_replicas=list(assignment.removing),
+            )
+        )
+    return ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))
