@@ -11,7 +11,8 @@ SERVED = frozenset(
     """
     advertised.listeners auto.create.topics.enable broker.id broker.rack compression.gzip.level
     compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms default.replication.factor
-    delete.topic.enable fetch.max.bytes inter.broker.listener.name listener.security.protocol.map listeners
+    delete.topic.enable fetch.max.bytes inter.broker.listener.name leader.imbalance.per.broker.percentage
+    listener.security.protocol.map listeners
     log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
     log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms
     log.cleanup.policy log.dir log.dirs log.flush.interval.messages log.flush.interval.ms
