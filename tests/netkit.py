@@ -249,6 +249,10 @@ class FakeRegion:
             return None
         return self._read(start, size)
 
+    def send_now(self, socket: int, start: int, size: int) -> int | None:
+        """It is no file: what is sent has to be read."""
+        return None
+
     async def read(self, start: int, size: int) -> Buffer:
         await asyncio.sleep(0)
         return self._read(start, size)

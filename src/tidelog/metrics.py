@@ -88,6 +88,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._families: dict[str, dict[Labels, Metric]] = {}
+        self._before_reading: list[Callable[[], None]] = []
 
     def counter(self, name: str, **labels: str) -> Counter:
         return self._add(name, labels, Counter())
@@ -109,6 +110,10 @@ class Metrics:
         assert type(found) is type(metric), f"{name} is a {found.kind}"
         return found
 
+    def before_reading(self, prepare: Callable[[], None]) -> None:
+        """Called before each `text`: what is cheaper to count in one go is brought up to date then."""
+        self._before_reading.append(prepare)
+
     def remove(self, name: str, **labels: str) -> None:
         family = self._families.get(name, {})
         family.pop(tuple(sorted(labels.items())), None)
@@ -117,6 +122,8 @@ class Metrics:
 
     def text(self) -> str:
         """In the format that Prometheus reads."""
+        for prepare in self._before_reading:
+            prepare()
         lines: list[str] = []
         for name, family in sorted(self._families.items()):
             lines.append(f"# TYPE {name} {next(iter(family.values())).kind}")

@@ -58,6 +58,13 @@ class File(Protocol):
         """Like read_at if that needs no wait for the device, else None: then submit read_at."""
         ...
 
+    def send_cached(self, socket: int, position: int, size: int) -> int | None:
+        """Some of it straight into a socket that does not block, without copying; how much, 0 if that takes nothing.
+
+        None if it cannot be done so: it would have to wait for the device, or this machine has no such way.
+        """
+        ...
+
     def sync(self) -> None:
         """What was written survives a power loss when this returns."""
         ...

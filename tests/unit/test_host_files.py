@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -312,3 +313,26 @@ def test_clock_and_chance() -> None:
     clock = SystemClock()
     assert clock.monotonic_ns() <= clock.monotonic_ns()
     assert system_random().randbytes(16) != system_random().randbytes(16)
+
+
+def test_what_is_in_the_page_cache_goes_straight_into_a_socket(disk: RealDisk, directory: str):
+    file = disk.open(os.path.join(directory, "f"), create=True)
+    content = os.urandom(300_000)
+    file.write_at(0, [content])
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    try:
+        sent = file.send_cached(ours.fileno(), 1_000, 200_000)
+        assert sent is not None
+        assert 0 < sent <= 200_000
+        assert theirs.recv(sent, socket.MSG_WAITALL) == content[1_000 : 1_000 + sent]
+        while file.send_cached(ours.fileno(), 0, len(content)):
+            pass
+        assert file.send_cached(ours.fileno(), 0, len(content)) == 0, "a full socket takes nothing, and nobody waits"
+        assert file.send_cached(ours.fileno(), 299_999, 10) is None, (
+            "what is behind the end has to be read to be missed"
+        )
+    finally:
+        ours.close()
+        theirs.close()
+    assert file.send_cached(ours.fileno(), 0, 10) is None, "a closed socket is for others to find"

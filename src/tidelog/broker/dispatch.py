@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.errors import UnsupportedVersionError, WireError
-from tidelog.metrics import Histogram, Metrics
+from tidelog.metrics import Metrics
 from tidelog.net.channel import Call
 from tidelog.ports import Clock
 from tidelog.wire import API, Message
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 _NS_PER_MS = 1e6
+_MOST_NOTED = 256
+_STAGES = (
+    "request_queue_time_ms",
+    "local_time_ms",
+    "remote_time_ms",
+    "response_queue_time_ms",
+    "total_time_ms",
+)
 
 
 class Served(NamedTuple):
@@ -30,17 +38,34 @@ class Served(NamedTuple):
 
 
 class _Stages:
-    """How long requests of one kind spend where (S7.5), by Kafka's names."""
+    """How long requests of one kind spend where (S7.5), by Kafka's names.
 
-    __slots__ = ("local", "queue", "remote", "response", "total")
+    Times are noted as they come and sorted into the histograms now and then, and before somebody looks at them.
+    """
+
+    __slots__ = ("_histograms", "_noted", "note")
 
     def __init__(self, metrics: Metrics, request: str) -> None:
         prefix = "kafka_network_request_metrics_"
-        self.queue: Histogram = metrics.histogram(prefix + "request_queue_time_ms", request=request)
-        self.local: Histogram = metrics.histogram(prefix + "local_time_ms", request=request)
-        self.remote: Histogram = metrics.histogram(prefix + "remote_time_ms", request=request)
-        self.response: Histogram = metrics.histogram(prefix + "response_queue_time_ms", request=request)
-        self.total: Histogram = metrics.histogram(prefix + "total_time_ms", request=request)
+        self._histograms = [metrics.histogram(prefix + name, request=request) for name in _STAGES]
+        self._noted: list[tuple[int, int, int, int, int]] = []
+        self.note = self._noted.append
+        """When it arrived, was taken, handled, answered, sent."""
+        metrics.before_reading(self.sort)
+
+    @property
+    def is_due(self) -> bool:
+        return len(self._noted) >= _MOST_NOTED
+
+    def sort(self) -> None:
+        queue, local, remote, response, total = self._histograms
+        for arrived_ns, taken_ns, handled_ns, answered_ns, sent_ns in self._noted:
+            queue.observe((taken_ns - arrived_ns) / _NS_PER_MS)
+            local.observe((handled_ns - taken_ns) / _NS_PER_MS)
+            remote.observe((answered_ns - handled_ns) / _NS_PER_MS)
+            response.observe((sent_ns - answered_ns) / _NS_PER_MS)
+            total.observe((sent_ns - arrived_ns) / _NS_PER_MS)
+        self._noted.clear()
 
 
 class Dispatcher:
@@ -134,12 +159,9 @@ class Dispatcher:
         stages = self._stages.get(call.api_key)
         if stages is None:
             stages = self._stages[call.api_key] = _Stages(self._metrics, API[call.api_key].name)
-        now_ns = self._clock.monotonic_ns()
-        stages.queue.observe((call.taken_ns - call.arrived_ns) / _NS_PER_MS)
-        stages.local.observe((call.handled_ns - call.taken_ns) / _NS_PER_MS)
-        stages.remote.observe((call.answered_ns - call.handled_ns) / _NS_PER_MS)
-        stages.response.observe((now_ns - call.answered_ns) / _NS_PER_MS)
-        stages.total.observe((now_ns - call.arrived_ns) / _NS_PER_MS)
+        stages.note((call.arrived_ns, call.taken_ns, call.handled_ns, call.answered_ns, self._clock.monotonic_ns()))
+        if stages.is_due:
+            stages.sort()
 
     async def close(self) -> None:
         for task in list(self._later):

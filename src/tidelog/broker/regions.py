@@ -27,6 +27,12 @@ class LogRegion:
             raise self._gone() from None
         return None if data is None else self._whole(data, size)
 
+    def send_now(self, socket: int, start: int, size: int) -> int | None:
+        try:
+            return self._region.file.send_cached(socket, self._region.position + start, size)
+        except ValueError:
+            raise self._gone() from None
+
     async def read(self, start: int, size: int) -> Buffer:
         file, position = self._region.file, self._region.position + start
         try:

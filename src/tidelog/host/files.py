@@ -19,6 +19,8 @@ from tidelog.types import Buffer
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _NO_DESCRIPTOR = -1
+_PROBE_BYTES = 128 * 1024
+"""The kernel reads ahead and gives up pages in stretches of about this size."""
 
 
 class RealFile:
@@ -98,6 +100,20 @@ class RealFile:
                 self._nowait = False
                 return None
             raise storage_error("read", self.path, failure) from failure
+        finally:
+            self._unpin()
+
+    def send_cached(self, socket: int, position: int, size: int) -> int | None:
+        """sendfile would wait for pages that are not in memory, so it is looked before whether they seem to be."""
+        if not self._nowait:
+            return None
+        fd = self._pin()
+        try:
+            return os.sendfile(socket, fd, position, size) if _is_cached(fd, position, size) else None
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return None  # of the socket, or of the file: who reads and writes the usual way finds out which
         finally:
             self._unpin()
 
@@ -318,3 +334,14 @@ def _write_rest(fd: int, position: int, buffers: Sequence[Buffer], written: int)
         written = os.pwritev(fd, list(islice(rest, _IOV_MAX)), position)
         if not written:
             raise OSError(errno.EIO, "the device took no more bytes")
+
+
+def _is_cached(fd: int, position: int, size: int) -> bool:
+    """Whether a byte here and there of the stretch, and its last, are in memory."""
+    probe, last = bytearray(1), position + size - 1
+    try:
+        return all(
+            os.preadv(fd, (probe,), at, os.RWF_NOWAIT) == 1 for at in (*range(position, last, _PROBE_BYTES), last)
+        )
+    except OSError:
+        return False

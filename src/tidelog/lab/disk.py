@@ -57,6 +57,9 @@ class SimFile:
         self._opened()
         return None if self._disk.is_cold() else self.read_at(position, size)
 
+    def send_cached(self, socket: int, position: int, size: int) -> None:
+        """Simulated sockets have no descriptors."""
+
     def sync(self) -> None:
         self._disk.sync(self._opened(), self.path)
 

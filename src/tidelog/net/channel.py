@@ -102,6 +102,8 @@ class RequestChannel:
         self._data: deque[Call] = deque()
         self._kept_out: deque[ServerConnection] = deque()
         self._scheduled = False
+        self.is_serving = False
+        """Answers that are ready are sent when the turn is over."""
         self._loop = asyncio.get_running_loop()
         metrics.gauge("kafka_network_request_channel_request_queue_size", lambda: len(self._data))
         metrics.gauge("kafka_network_request_channel_control_queue_size", lambda: len(self._control))
@@ -117,9 +119,7 @@ class RequestChannel:
         else:
             call.connection.queued_data += 1
             self._data.append(call)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._serve)
+        self._schedule()
 
     def put_back(self, calls: Sequence[Call]) -> None:
         """Data requests that were set aside: their connection takes answers again. Later ones of it may wait here."""
@@ -127,7 +127,7 @@ class RequestChannel:
         self._schedule()
 
     def _schedule(self) -> None:
-        if not self._scheduled:
+        if not self._scheduled and not self.is_serving:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
@@ -139,6 +139,17 @@ class RequestChannel:
 
     def _serve(self) -> None:
         self._scheduled = False
+        self.is_serving = True
+        try:
+            self._serve_turn()
+            for send in self.after_turn:
+                send()
+        finally:
+            self.is_serving = False
+        if self._control or self._data:
+            self._schedule()
+
+    def _serve_turn(self) -> None:
         control, data, handle = self._control, self._data, self._handle
         for _ in range(_TURN):
             if control:
@@ -160,7 +171,3 @@ class RequestChannel:
             connection = self._kept_out.popleft()
             connection.is_kept_out = False
             connection.resume()
-        if control or data:
-            self._schedule()
-        for send in self.after_turn:
-            send()

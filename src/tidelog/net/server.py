@@ -37,9 +37,17 @@ class ServerLimits:
 class NetworkWorker:
     """Some of the connections, and the queue of those that have answers to send."""
 
-    def __init__(self, server: SocketServer, number: int, on_sent: Callable[[Call], None], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        server: SocketServer,
+        channel: RequestChannel,
+        number: int,
+        on_sent: Callable[[Call], None],
+        metrics: Metrics,
+    ) -> None:
         self.connections: dict[ServerConnection, None] = {}
         self._server = server
+        self._channel = channel
         self._ready: dict[ServerConnection, None] = {}
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
@@ -62,9 +70,9 @@ class NetworkWorker:
         self._server.forget(connection)
 
     def answer_ready(self, connection: ServerConnection) -> None:
-        """Handlers that answer at once are followed by `send`; later answers have to ask for it."""
+        """While requests are handled `send` follows by itself; later answers have to ask for it."""
         self._ready[connection] = None
-        if not self._scheduled:
+        if not self._scheduled and not self._channel.is_serving:
             self._scheduled = True
             self._loop.call_soon(self.send)
 
@@ -107,7 +115,7 @@ class SocketServer:
         """Hold new connections to these; workers that are not wanted any more keep what they have."""
         self._limits = limits
         for number in range(len(self._workers), limits.num_network_threads):
-            worker = NetworkWorker(self, number, self._on_sent, self._metrics)
+            worker = NetworkWorker(self, self._channel, number, self._on_sent, self._metrics)
             self._workers.append(worker)
             self._channel.after_turn.append(worker.send)
 

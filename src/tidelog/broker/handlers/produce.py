@@ -68,6 +68,7 @@ def produce(
     acks, by_id, is_current = request.acks, call.version >= _TOPIC_IDS, broker.is_current
     topics: list[TopicProduceResponse] = []
     written: list[_Written] = []
+    must_flush = must_wait = False
     for topic in request.topic_data:
         name = broker.metadata.name_of(topic.topic_id) if by_id else topic.name
         answers: list[PartitionProduceResponse] = []
@@ -81,8 +82,11 @@ def produce(
                     raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
                 if not is_current:
                     raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                written.append(_append(broker, name, topic.topic_id, data, acks, call.version))
-                answers.append(written[-1].response)
+                one = _append(broker, name, topic.topic_id, data, acks, call.version)
+                written.append(one)
+                answers.append(one.response)
+                must_flush = must_flush or one.needs_flush
+                must_wait = must_wait or not one.is_committed
             except TidelogError as failure:
                 answers.append(_refusal(data.index, failure))
         topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
@@ -91,11 +95,11 @@ def produce(
     response = ProduceResponse(responses=topics)
     if acks == 0:
         _close_on_error(response, call)
-    if any(one.needs_flush for one in written):
+    if must_flush:
         return _finish_flushed(broker, response, written, request, call)
     if acks == 0:
         return None
-    if acks == ALL and any(not one.is_committed for one in written):
+    if acks == ALL and must_wait:
         return _finish_committed(broker, response, written, request, call)
     return _finish(broker, response, written, call)
 
