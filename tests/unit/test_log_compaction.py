@@ -2,10 +2,13 @@
 
 import asyncio
 import random
+import threading
+from dataclasses import replace
 
 import pytest
 
 from logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
+from tidelog.host.disk import RealDisk
 from tidelog.log.cleaner import Cleaned, UncleanableError, clean, plan_cleaning
 from tidelog.log.log import Log
 from tidelog.log.trimming import delete_expired, truncate_to
@@ -281,5 +284,35 @@ def test_a_batch_larger_than_the_buffer_is_said_to_be_uncleanable(disk: Disk, di
         with pytest.raises(UncleanableError, match=r"log\.cleaner\.dedupe\.buffer\.size"):
             await compact(log, buffer_bytes=24 * 10)
         assert len(await pairs(log)) == 30
+
+    asyncio.run(scenario())
+
+
+def test_a_cleaned_segment_can_be_read_while_it_gets_its_name(disk: Disk, directory: str, monkeypatch):
+    """Its files are renamed one after the other by a disk thread: none of them may be looked for meanwhile."""
+    halfway, read = threading.Event(), threading.Event()
+    rename = RealDisk.rename
+
+    def slow(self: RealDisk, source: str, target: str) -> None:
+        if source.endswith(".timeindex.swap"):
+            halfway.set()
+            assert read.wait(30)
+        rename(self, source, target)
+
+    async def scenario() -> None:
+        config = replace(COMPACTED, segment_bytes=1 << 20)
+        log = await open_log(disk, directory, config)
+        for number in range(60):
+            log.append_as_leader(keyed(number), 0)
+        latest = {key: (offset, key, value) for offset, key, value in await pairs(log)}
+        monkeypatch.setattr(RealDisk, "rename", slow)
+        assert await compact(log) is not None
+        await disk.submit("test", halfway.wait)
+        assert await pairs(log) == sorted(latest.values())
+        read.set()
+        await log.work.run(lambda: None)
+        assert not any(segment.indexes_loaded for segment in log.segments.sealed), "then they need no memory"
+        assert await pairs(log) == sorted(latest.values())
+        await log.close()
 
     asyncio.run(scenario())

@@ -167,12 +167,15 @@ async def _swap_in(log: Log, old: list[Segment], new: Segment, cleaning: Cleanin
         new.move_to("")
         log.disk.sync_directory(log.directory)
 
+    def named() -> None:
+        """Only now may its indexes go from memory: while it is being renamed nobody could find them on disk."""
+        new.sealed = new is not log.segments.active
+        new.release_indexes()
+
     # Once it is called .swap a restart would put it in, so from here on it is done whoever asks to stop.
     cleaning.check()
     await log.work.run(complete)
     place = log.segments.place_of(old[0].base_offset)
     assert log.segments[place] is old[0]
     log.segments.replace(place, place + len(old), [new])
-    new.sealed = True
-    new.release_indexes()
-    delete_later(log, old, finish)
+    delete_later(log, old, finish, named)

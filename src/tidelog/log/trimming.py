@@ -186,8 +186,16 @@ def _take_out(log: Log, count: int) -> None:
     delete_later(log, dropped, lambda: log.snapshots.remove_before(first))
 
 
-def delete_later(log: Log, dropped: list[Segment], also: Callable[[], None] = lambda: None) -> None:
-    """Rename to .deleted, so that a crash finishes it; remove when readers that hold regions are done with them."""
+def delete_later(
+    log: Log,
+    dropped: list[Segment],
+    also: Callable[[], None] = lambda: None,
+    then: Callable[[], None] = lambda: None,
+) -> None:
+    """Rename to .deleted, so that a crash finishes it; remove when readers that hold regions are done with them.
+
+    `also` is done with the renaming, by a disk thread, `then` after it, on the loop.
+    """
     loop = asyncio.get_running_loop()
 
     def mark() -> None:
@@ -200,6 +208,7 @@ def delete_later(log: Log, dropped: list[Segment], also: Callable[[], None] = la
             segment.remove()
 
     def schedule() -> None:
+        then()
         loop.call_later(log.config.file_delete_delay_ms / 1000, lambda: log.work.start(remove))
 
     log.work.start(mark, schedule)
