@@ -26,3 +26,12 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, by which Kafka deals things out: over UTF-16 units, in 32 bits with a sign."""
+    value = 0
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(encoded), 2):
+        value = (31 * value + (encoded[position] << 8) + encoded[position + 1]) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value

@@ -86,7 +86,6 @@ def parsed(path: str, data: bytes) -> Any:
     return {key: "..." if key in MAY_DIFFER else value[key] for key in value} if isinstance(value, dict) else value
 
 
-@pytest.mark.xfail(strict=True, reason="tidelog makes no /feature, and makes /config/client-metrics")
 def test_the_same_topics_leave_the_same_nodes(tmp_path: Path) -> None:
     server = zookeeper_server()
     with server.client() as zookeeper:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from tidelog.broker.dispatch import Served
 from tidelog.broker.handlers import (
+    alter_partition,
     api_versions,
     configs,
     control,
     coordinators,
+    elections,
     fetch,
     log_dirs,
     metadata,
     offsets,
     produce,
     producers,
+    reassignment,
     topics,
 )
 from tidelog.wire.versions import Versions
@@ -31,6 +34,7 @@ SERVED: dict[int, Served] = {
     LEADER_AND_ISR: Served(Versions(5, 7), control.leader_and_isr),
     STOP_REPLICA: Served(Versions(3, 4), control.stop_replica),
     UPDATE_METADATA: Served(Versions(7, 8), control.update_metadata),
+    7: Served(Versions(0, 3), alter_partition.controlled_shutdown),
     10: Served(Versions(0, 6), coordinators.find_coordinator),
     18: Served(Versions(0, 4), api_versions.api_versions),
     19: Served(Versions(2, 7), topics.create_topics),
@@ -42,7 +46,11 @@ SERVED: dict[int, Served] = {
     33: Served(Versions(0, 2), configs.alter_configs),
     35: Served(Versions(1, 4), log_dirs.describe_log_dirs),
     37: Served(Versions(0, 3), topics.create_partitions),
+    43: Served(Versions(0, 2), elections.elect_leaders),
     44: Served(Versions(0, 1), configs.incremental_alter_configs),
+    45: Served(Versions(0, 1), reassignment.alter_partition_reassignments),
+    46: Served(Versions(0, 0), reassignment.list_partition_reassignments),
+    56: Served(Versions(0, 3), alter_partition.alter_partition),
     60: Served(Versions(0, 2), metadata.describe_cluster),
     75: Served(Versions(0, 0), metadata.describe_topic_partitions),
 }

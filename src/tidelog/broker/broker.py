@@ -14,10 +14,14 @@ from tidelog.broker.counts import TopicCounts
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.dynamic_config import DynamicConfig
 from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.fetcher import FetcherSettings
+from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.gauges import add_gauges
+from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.membership import Membership, cluster_id, prepare_tree, register
 from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.metrics_http import serve_metrics
+from tidelog.broker.neighbours import Neighbours
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.storage import Storage
@@ -28,6 +32,7 @@ from tidelog.controller import nodes
 from tidelog.controller.image import Endpoint
 from tidelog.controller.topics import Defaults
 from tidelog.coordination.port import Coordination, CoordinationError, Session, SessionState
+from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.metrics import Metrics
@@ -35,6 +40,7 @@ from tidelog.net.channel import RequestChannel
 from tidelog.net.server import ServerLimits, SocketServer
 from tidelog.ports import Ports
 from tidelog.types import NO_EPOCH
+from tidelog.wire.messages.controller import ControlledShutdownRequest, ControlledShutdownResponse
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +49,8 @@ _ONE_LIFE_S = 5.0
 _PATIENCE_S = 10.0
 """How long a broker waits before it complains."""
 _RETRY_S = 0.1
+ALTER_PARTITION_VERSION = 3
+CONTROLLED_SHUTDOWN_VERSION = 3
 
 
 class BrokerState(IntEnum):
@@ -86,6 +94,23 @@ class Broker:
         )
         self.server = SocketServer(channel, _limits(config), self._dispatcher.sent, self.metrics)
         self.dynamic_config: DynamicConfig
+        self.neighbours = Neighbours(
+            self.id, self.metadata, self.inter_broker_listener, lambda: int(self.config["controller.socket.timeout.ms"])
+        )
+        self.fetchers = Fetchers(
+            self.id,
+            lambda: self.epoch,
+            lambda leader: self.neighbours.connect(leader, "fetcher"),
+            lambda: _fetcher_settings(self.config),
+            lambda: int(self.config["num.replica.fetchers"]),
+        )
+        self.isr_changes = IsrChanges(
+            self.id,
+            lambda: self.epoch,
+            self.neighbours.is_alive,
+            lambda request: self.neighbours.ask_controller(request, ALTER_PARTITION_VERSION),
+            self.metrics,
+        )
         self.replicas = Replicas(
             self.id,
             self.storage,
@@ -93,12 +118,17 @@ class Broker:
             lambda topic: write_rules(self.dynamic_config.topic_config(topic)),
             lambda topic, index: self.metadata.partition(topic, index) is not None,
             lambda topic: self.dynamic_config.refresh_topic(topic),
+            self.fetchers,
+            self.isr_changes,
+            lambda: int(self.config["replica.lag.time.max.ms"]),
+            self.clock,
         )
         self.controller: ControllerShell
         self.topic_admin: TopicAdmin
         self._metrics_server: asyncio.Server | None = None
         self._rejoining: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._isr_check: asyncio.Task[None] | None = None
         self._is_joining = True
         self._is_stopping = False
         self.state = BrokerState.STARTING
@@ -138,7 +168,14 @@ class Broker:
         await self._join()
         await self._hear_of_the_cluster()
         self.storage.start_housekeeping()
+        self._isr_check = asyncio.ensure_future(self._check_isrs())
         self.state = BrokerState.RUNNING
+
+    async def _check_isrs(self) -> None:
+        while True:
+            await asyncio.sleep(self.config["replica.lag.time.max.ms"] / 2000)
+            if self.is_current:
+                self.replicas.check_isrs()
 
     async def _meet_the_cluster(self) -> None:
         """What has to be known before the logs can be opened: which cluster this is, and its settings."""
@@ -195,6 +232,9 @@ class Broker:
             listener=self.inter_broker_listener,
             delete_topic_enable=self.static_config["delete.topic.enable"],
             unclean_by_default=lambda: bool(self.config["unclean.leader.election.enable"]),
+            auto_leader_rebalance_enable=self.static_config["auto.leader.rebalance.enable"],
+            leader_imbalance_check_interval_s=self.static_config["leader.imbalance.check.interval.seconds"],
+            leader_imbalance_per_broker_percentage=self.static_config["leader.imbalance.per.broker.percentage"],
         )
         return ControllerShell(self.id, self.clock, settings)
 
@@ -219,6 +259,9 @@ class Broker:
 
     def _topic_config_changed(self, topic: str, config: TopicConfig) -> None:
         self.controller.config_changed([topic])
+        self._apply_topic_config(topic, config)
+
+    def _apply_topic_config(self, topic: str, config: TopicConfig) -> None:
         rules, logs = write_rules(config), log_config(config)
         for partition in self.replicas.of_topic(topic):
             partition.rules = rules
@@ -229,7 +272,7 @@ class Broker:
         self.storage.reconfigure(config)
         self.controller.config_changed()
         for topic in dict.fromkeys(partition.topic for partition in self.replicas.partitions):
-            self._topic_config_changed(topic, self.dynamic_config.topic_config(topic))
+            self._apply_topic_config(topic, self.dynamic_config.topic_config(topic))
 
     # What can go wrong
 
@@ -275,6 +318,33 @@ class Broker:
 
     # Stop
 
+    async def _hand_over(self) -> None:
+        """ControlledShutdown: others lead what this broker leads before it stops, if there are others (S12.3)."""
+        config = self.static_config
+        if not config["controlled.shutdown.enable"] or self.epoch == NO_EPOCH or self.failed.done():
+            return
+        for _ in range(config["controlled.shutdown.max.retries"]):
+            try:
+                response = await self.neighbours.ask_controller(
+                    ControlledShutdownRequest(broker_id=self.id, broker_epoch=self.epoch), CONTROLLED_SHUTDOWN_VERSION
+                )
+            except (TidelogError, OSError) as failure:
+                _log.info("the controller cannot be asked to take over: %s", failure)
+            else:
+                if response.error_code == ErrorCode.NONE and not self._others_can_lead(response):
+                    return
+            await asyncio.sleep(config["controlled.shutdown.retry.backoff.ms"] / 1000)
+
+    def _others_can_lead(self, response: ControlledShutdownResponse) -> bool:
+        """Whether it is worth waiting: for some partition another living replica may still come into the ISR."""
+        for remaining in response.remaining_partitions:
+            partition = self.metadata.partition(remaining.topic_name, remaining.partition_index)
+            if partition is not None and any(
+                replica != self.id and self.neighbours.is_alive(replica) for replica in partition.replicas
+            ):
+                return True
+        return False
+
     async def stop(self) -> None:
         """Stop serving, close the logs, then end the session, so that the next life finds all in order."""
         self._is_stopping = True
@@ -282,11 +352,17 @@ class Broker:
         if self._rejoining is not None:
             self._rejoining.cancel()
             await asyncio.gather(self._rejoining, return_exceptions=True)
+        await self._hand_over()
         self.server.stop_listening()
         if hasattr(self, "controller"):
             await self.controller.stop()
         await self.server.close()
         await self._dispatcher.close()
+        if self._isr_check is not None:
+            self._isr_check.cancel()
+        await self.isr_changes.stop()
+        await self.fetchers.stop()
+        self.neighbours.close()
         if self._metrics_server is not None:
             self._metrics_server.close()
         if hasattr(self, "dynamic_config"):
@@ -296,6 +372,17 @@ class Broker:
         finally:
             if hasattr(self._membership, "session"):
                 await self.session.close()
+
+
+def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
+    return FetcherSettings(
+        wait_max_ms=config["replica.fetch.wait.max.ms"],
+        min_bytes=config["replica.fetch.min.bytes"],
+        max_bytes=config["replica.fetch.max.bytes"],
+        response_max_bytes=config["replica.fetch.response.max.bytes"],
+        backoff_ms=config["replica.fetch.backoff.ms"],
+        timeout_ms=config["replica.socket.timeout.ms"],
+    )
 
 
 def _limits(config: BrokerConfig) -> ServerLimits:

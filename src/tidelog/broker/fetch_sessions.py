@@ -41,6 +41,7 @@ class FetchItem:
         "index",
         "key",
         "last_fetched_epoch",
+        "log_start_offset",
         "max_bytes",
         "partition",
         "session",
@@ -62,6 +63,8 @@ class FetchItem:
         self.max_bytes = 0
         self.current_leader_epoch = NO_EPOCH
         self.last_fetched_epoch = NO_EPOCH
+        self.log_start_offset: Offset = -1
+        """Of the follower's own log."""
         self.told_high_watermark = -1
         self.told_log_start = -1
 
@@ -70,6 +73,7 @@ class FetchItem:
         self.max_bytes = wanted.partition_max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
         self.last_fetched_epoch = wanted.last_fetched_epoch
+        self.log_start_offset = wanted.log_start_offset
 
     def changed(self) -> None:
         """The partition says that something moved.
@@ -123,7 +127,7 @@ class FetchSession:
         self.parked: Parked | None = None
         self.last_used_ms = now_ms
 
-    def add(self, wanted: FetchPartition, topic: str | None, topic_id: bytes) -> None:
+    def add(self, wanted: FetchPartition, topic: str | None, topic_id: bytes) -> FetchItem:
         """A new partition or new facts about one."""
         key: Key = (topic_id if self.uses_topic_ids else topic or "", wanted.partition)
         item = self.items.get(key)
@@ -131,6 +135,7 @@ class FetchSession:
             item = self.items[key] = FetchItem(self, key, topic, topic_id, wanted.partition)
         item.update(wanted)
         self.dirty[item] = None
+        return item
 
     def drop(self, key: Key) -> None:
         item = self.items.pop(key, None)

@@ -23,7 +23,18 @@ def add_gauges(broker: Broker) -> None:
             for partition in replicas.partitions.values()
         ),
     )
-    gauge("kafka_controller_kafka_controller_active_controller_count", lambda: int(broker.controller.is_active))
+    gauge(
+        "kafka_server_replica_manager_under_min_isr_partition_count",
+        lambda: sum(
+            partition.leader is not None and not partition.leader.has_enough_replicas()
+            for partition in replicas.partitions.values()
+        ),
+    )
+    gauge(
+        "kafka_server_replica_fetcher_manager_max_lag",
+        lambda: max((replicas.lag(partition) for partition in replicas.partitions.values()), default=0),
+    )
+    _add_controller_gauges(broker)
     gauge(
         "kafka_log_log_manager_offline_log_directory_count",
         lambda: sum(directory.offline is not None for directory in broker.storage.directories),
@@ -31,3 +42,19 @@ def add_gauges(broker: Broker) -> None:
     gauge("kafka_server_socket_server_metrics_connection_count", lambda: broker.server.connection_count)
     gauge("kafka_server_kafka_server_broker_state", lambda: broker.state)
     gauge("kafka_server_session_is_current", lambda: int(broker.is_current))
+
+
+def _add_controller_gauges(broker: Broker) -> None:
+    """Zero on all brokers but the controller."""
+    gauge, prefix = broker.metrics.gauge, "kafka_controller_kafka_controller_"
+    gauge(prefix + "active_controller_count", lambda: int(broker.controller.is_active))
+    for name in (
+        "global_topic_count",
+        "global_partition_count",
+        "offline_partitions_count",
+        "preferred_replica_imbalance_count",
+    ):
+        gauge(prefix + name, lambda name=name: getattr(broker.controller.facts, name))  # type: ignore[misc]
+    stats = "kafka_controller_controller_stats_"
+    gauge(stats + "leader_elections_total", lambda: broker.controller.stats.elections)
+    gauge(stats + "unclean_leader_elections_total", lambda: broker.controller.stats.unclean_elections)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _UUID_BYTES = 16
 _RETRY_S = 0.1
+_ASK_AGAIN_S = 1.0
 
 
 class BrokerIdTakenError(TidelogError):
@@ -74,12 +76,14 @@ async def register(
                 continue
             if stat.owner == session.id:
                 return stat.created_id  # made before, but the answer was lost
-            try:
-                await asyncio.wait_for(gone, max(deadline - loop.time(), 0.0))
-            except TimeoutError:
+            left_s = deadline - loop.time()
+            if left_s <= 0:
                 raise BrokerIdTakenError(
                     f"broker {broker_id} is registered already: another process uses this broker.id"
                 ) from None
+            # A session that is lost meanwhile brings no news of the node; asking again then says so.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(gone, min(left_s, _ASK_AGAIN_S))
         else:
             stat = await session.exists(path)
             if stat is None:

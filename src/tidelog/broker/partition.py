@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol
 
@@ -12,7 +12,8 @@ from tidelog.broker.write_rules import WriteRules
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.log import Appended, Log
 from tidelog.records.header import BatchHeader
-from tidelog.replication.leader import Leader
+from tidelog.replication.follower import high_watermark as follower_high_watermark
+from tidelog.replication.leader import FollowerFetch, Leader
 from tidelog.types import NO_EPOCH, BrokerId, Buffer, Epoch, Offset, TopicPartition
 
 NO_LEADER = -1
@@ -32,14 +33,31 @@ class Watcher(Protocol):
     def changed(self) -> None: ...
 
 
+class IsrProposals(Protocol):
+    """Where a leader asks for another ISR."""
+
+    def propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None: ...
+
+    def may_join(self, follower: BrokerId) -> bool:
+        """It is alive and not about to stop, as far as is known here; the controller decides."""
+        ...
+
+
 class Partition:
     """Belongs to the broker's loop. `leader` is there while this replica leads."""
 
-    def __init__(self, name: TopicPartition, topic_id: bytes, log: Log, rules: WriteRules) -> None:
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: bytes,
+        log: Log,
+        rules: WriteRules,
+        proposals: IsrProposals,
+        followers_seen: Mapping[BrokerId, int],
+    ) -> None:
         self.name = name
         self.topic_id = topic_id
         self.log = log
-        self.rules = rules
         self.leader: Leader | None = None
         self.leader_id: BrokerId = NO_LEADER
         self.leader_epoch: Epoch = NO_EPOCH
@@ -47,9 +65,30 @@ class Partition:
         self.controller_epoch: Epoch = NO_EPOCH
         self.replicas: tuple[BrokerId, ...] = ()
         self.isr: tuple[BrokerId, ...] = ()
+        self.told_high_watermark: Offset = 0
+        """As a follower: what the leader last said."""
         self.watchers: dict[Watcher, None] = {}
+        self._rules = rules
+        self._proposals = proposals
+        self._followers_seen = followers_seen
+        """When each follower last fetched anything from this broker."""
+        self._awaiting_low_watermark: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self._awaiting_commit: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
         """Produces with acks=all by the offset that HW has to reach, lowest first."""
+
+    @property
+    def rules(self) -> WriteRules:
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: WriteRules) -> None:
+        self._rules = rules
+        if self.leader is not None:
+            self.leader.min_insync_replicas = rules.min_insync_replicas
+            self._try_advance(self.leader)
+
+    def _now_ms(self) -> int:
+        return self.log.clock.monotonic_ns() // 1_000_000
 
     # The role
 
@@ -57,7 +96,7 @@ class Partition:
         """This replica leads, from now on or still."""
         self.leader = leader
         self.log.high_watermark = leader.high_watermark
-        if leader.appended(self.log.log_end_offset):
+        if leader.advance(self._now_ms()):
             self._tide_rose(leader)
         self._wake()
 
@@ -71,13 +110,22 @@ class Partition:
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._wake()
 
+    def leader_told(self, leader_high_watermark: Offset) -> None:
+        """As a follower: what is committed, as far as it is here (S2.8)."""
+        self.told_high_watermark = leader_high_watermark
+        high_watermark = follower_high_watermark(leader_high_watermark, self.log.log_end_offset)
+        if high_watermark > self.log.high_watermark:
+            self.log.high_watermark = high_watermark
+            self._wake()
+
     def went_offline(self) -> None:
         """Its log directory failed: nobody need wait for anything here."""
         self.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         self._wake()
 
     def fail_waiting(self, code: ErrorCode) -> None:
-        waiting, self._awaiting_commit = self._awaiting_commit, deque()
+        waiting = [*self._awaiting_commit, *self._awaiting_low_watermark]
+        self._awaiting_commit, self._awaiting_low_watermark = deque(), []
         for _, answer in waiting:
             answer(code)
 
@@ -102,21 +150,98 @@ class Partition:
 
     def advance(self, leader: Leader, log_end_offset: Offset) -> None:
         """What was written in this term up to here counts from now on: HW moves if it can."""
-        if leader is self.leader and leader.log_end_offset < log_end_offset and leader.appended(log_end_offset):
-            self._tide_rose(leader)
+        if leader is self.leader and leader.log_end_offset < log_end_offset:
+            now_ms = self._now_ms() if leader.remotes else 0
+            if leader.appended(log_end_offset, now_ms, self._followers_seen):
+                self._tide_rose(leader)
 
     def appended_all(self) -> None:
         """After the batches of one request: tell those who wait for something to read."""
         self._wake()
 
-    def isr_changed(self, isr: Sequence[BrokerId]) -> None:
+    # Replication
+
+    def isr_changed(self, isr: Sequence[BrokerId], replicas: Sequence[BrokerId] | None = None) -> None:
+        """The controller says who is in sync."""
+        self.isr = tuple(isr)
         leader = self.leader
-        if leader is not None and leader.isr_changed(isr):
+        if leader is None:
+            return
+        if leader.isr_changed(isr, replicas, self._now_ms()):
+            self._tide_rose(leader)
+            self._wake()
+        self._try_grow(leader)
+
+    def follower_fetched(self, fetch: FollowerFetch) -> None:
+        """A valid fetch of this term: it tells what the follower has, may move HW, may bring it into the ISR (S2.7)."""
+        leader = self.leader
+        if leader is None:
+            return
+        if leader.follower_fetched(fetch, self._now_ms()):
+            self._tide_rose(leader)
+            self._wake()
+        self._try_grow(leader, fetch.follower)
+        if self._awaiting_low_watermark:
+            self._check_low_watermark(leader)
+
+    def check_isr(self) -> None:
+        """Now and then: who has not caught up for too long leaves the ISR (S3.1), and no longer holds HW back."""
+        leader = self.leader
+        if leader is None:
+            return
+        shrunk = leader.shrunk_isr(self._now_ms())
+        if shrunk is not None:
+            self._proposals.propose(self, shrunk)
+        else:
+            self._try_grow(leader)
+        self._try_advance(leader)
+
+    def _try_grow(self, leader: Leader, *followers: BrokerId) -> None:
+        """Ask for a larger ISR if one of these may join, or one of all.
+
+        Not only on a fetch: one that came while another change was under way, or before its follower was known to
+        be alive, may have been the last to name this partition for a long time.
+        """
+        since_ms = self._now_ms() - leader.max_lag_ms
+        for follower in followers or leader.remotes:
+            grown = leader.grown_isr(follower)
+            is_here = followers or self._followers_seen.get(follower, since_ms) > since_ms
+            if grown is not None and is_here and self._proposals.may_join(follower):
+                self._proposals.propose(self, grown)
+                return
+
+    def _try_advance(self, leader: Leader) -> None:
+        if leader.advance(self._now_ms()):
             self._tide_rose(leader)
             self._wake()
 
+    # Log starts
+
     def log_start_moved(self) -> None:
         self._wake()
+
+    @property
+    def low_watermark(self) -> Offset:
+        """The smallest log start over the living replicas (S10.2)."""
+        if self.leader is None:
+            return self.log.log_start_offset
+        alive = [replica for replica in self.replicas if self._proposals.may_join(replica)]
+        return self.leader.low_watermark(self.log.log_start_offset, alive)
+
+    def when_low_watermark(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
+        """Called once, when every living replica has dropped what is before `offset`, or when that cannot be told."""
+        self._awaiting_low_watermark.append((offset, answer))
+        if self.leader is not None:
+            self._check_low_watermark(self.leader)
+
+    def _check_low_watermark(self, leader: Leader) -> None:
+        reached = self.low_watermark
+        done = [entry for entry in self._awaiting_low_watermark if entry[0] <= reached]
+        self._awaiting_low_watermark = [entry for entry in self._awaiting_low_watermark if entry[0] > reached]
+        for _, answer in done:
+            answer(ErrorCode.NONE)
+
+    # Commits
 
     def _tide_rose(self, leader: Leader) -> None:
         self.log.high_watermark = leader.high_watermark
@@ -126,7 +251,7 @@ class Partition:
 
     def commit_result(self, leader: Leader) -> ErrorCode:
         """What acks=all is told of records that HW has passed (S3.2)."""
-        if leader.has_enough_replicas(self.rules.min_insync_replicas):
+        if leader.has_enough_replicas():
             return ErrorCode.NONE
         return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -144,6 +269,7 @@ class Partition:
     def forget_waiting(self, answer: Callable[[ErrorCode], None]) -> None:
         """Its time is over."""
         self._awaiting_commit = deque(entry for entry in self._awaiting_commit if entry[1] != answer)
+        self._awaiting_low_watermark = [entry for entry in self._awaiting_low_watermark if entry[1] != answer]
 
     def _wake(self) -> None:
         if self.watchers:

@@ -7,6 +7,8 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
+from tidelog.broker.fetchers import Fetchers
+from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.partition import NO_LEADER, Partition, RequestError
 from tidelog.broker.storage import Storage
 from tidelog.broker.write_rules import WriteRules
@@ -16,8 +18,9 @@ from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.meta import read_topic_id
+from tidelog.ports import Clock
 from tidelog.replication.leader import Leader
-from tidelog.types import BrokerId, Epoch, TopicPartition
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import LeaderAndIsrPartitionState, LeaderAndIsrTopicState
 
@@ -35,6 +38,10 @@ class Replicas:
         rules_of: Callable[[str], WriteRules],
         is_known: Callable[[str, int], bool],
         refresh_topic: Callable[[str], Awaitable[object]],
+        fetchers: Fetchers,
+        isr_changes: IsrChanges,
+        max_lag_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.controller_epoch: Epoch = 0
@@ -45,6 +52,12 @@ class Replicas:
         self._is_known = is_known
         self._refresh_topic = refresh_topic
         """Has a topic's settings read before its first log is made here."""
+        self._fetchers = fetchers
+        self._isr_changes = isr_changes
+        self._max_lag_ms = max_lag_ms
+        self._clock = clock
+        self.followers_seen: dict[BrokerId, int] = {}
+        """When each follower last fetched from here."""
         self._one_at_a_time = asyncio.Lock()
         self._lives = 0
         self._opening: Counter[str] = Counter()
@@ -134,23 +147,40 @@ class Replicas:
         partition.replicas, partition.isr = tuple(state.replicas), tuple(state.isr)
         partition.leader_id = state.leader
         if state.leader != self._broker_id:
-            partition.leader_epoch = state.leader_epoch
-            partition.follow()
+            await self._follow(partition, state, is_new_term)
             return
         log = partition.log
         if partition.leader is not None and not is_new_term:
-            partition.isr_changed(state.isr)
+            partition.isr_changed(state.isr, state.replicas)
             return
         partition.pause()
+        await self._fetchers.release(partition)
         await log.begin_epoch(state.leader_epoch)
         if life != self._lives:
             raise RequestError(ErrorCode.STALE_BROKER_EPOCH)
         partition.leader_epoch = state.leader_epoch
         partition.lead(
             Leader(
-                self._broker_id, state.leader_epoch, state.replicas, state.isr, log.log_end_offset, log.high_watermark
+                self._broker_id,
+                state.leader_epoch,
+                state.replicas,
+                state.isr,
+                log.log_end_offset,
+                log.high_watermark,
+                now_ms=self._clock.monotonic_ns() // 1_000_000,
+                max_lag_ms=self._max_lag_ms(),
+                min_insync_replicas=partition.rules.min_insync_replicas,
             )
         )
+
+    async def _follow(self, partition: Partition, state: LeaderAndIsrPartitionState, is_new_term: bool) -> None:
+        """Copy from another leader, or from none while there is none."""
+        if is_new_term or partition.leader is not None or not self._fetchers.is_following(partition, state.leader):
+            partition.leader_epoch = state.leader_epoch
+            partition.follow()
+            await self._fetchers.release(partition)
+            if state.leader >= 0 and partition.leader_epoch == state.leader_epoch:
+                self._fetchers.follow(partition, state.leader, state.leader_epoch)
 
     async def _open(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> Partition:
         """A found log, or a new one in the directory with the fewest.
@@ -169,7 +199,14 @@ class Replicas:
         finally:
             self._opening[directory.path] -= 1
         log.config = self._log_config_of(name.topic)  # a found one was opened with what was known at the start
-        partition = Partition(name, await self._topic_id_of(log, topic_id), log, self._rules_of(name.topic))
+        partition = Partition(
+            name,
+            await self._topic_id_of(log, topic_id),
+            log,
+            self._rules_of(name.topic),
+            self._isr_changes,
+            self.followers_seen,
+        )
         self.partitions[name] = partition
         return partition
 
@@ -187,6 +224,7 @@ class Replicas:
                     return ErrorCode.FENCED_LEADER_EPOCH
                 partition.leader_id = NO_LEADER
                 partition.follow()
+                await self._fetchers.release(partition)
             return await self._delete(name) if delete else ErrorCode.NONE
 
     async def _delete(self, name: TopicPartition) -> ErrorCode:
@@ -207,6 +245,42 @@ class Replicas:
         self._lives += 1
         for partition in self.partitions.values():
             partition.follow()
+
+    def follower_seen(self, follower: BrokerId) -> None:
+        """It fetches, whatever it asked for."""
+        self.followers_seen[follower] = self._clock.monotonic_ns() // 1_000_000
+
+    def lag(self, partition: Partition) -> int:
+        """How far a copy here is behind what its leader last said is committed, or 0 if it leads."""
+        return (
+            0 if partition.leader is not None else max(partition.told_high_watermark - partition.log.log_end_offset, 0)
+        )
+
+    async def delete_strays(self, named: Iterable[LeaderAndIsrTopicState]) -> None:
+        """A LeaderAndIsr that names all partitions of this broker: what it does not name is not wanted any more.
+
+        Moved out of the way while this broker was dead, or deleted; the directory keeps its bytes for a while.
+        """
+        wanted = {
+            TopicPartition(topic.topic_name, state.partition_index)
+            for topic in named
+            for state in topic.partition_states
+        }
+        strays = [
+            name
+            for directory in self._storage.directories
+            if directory.offline is None
+            for name in directory.logs
+            if name not in wanted
+        ]
+        for name in strays:
+            _log.warning("%s is a stray: the controller does not know of it here; it is deleted", name)
+            await self.stop(name, NO_EPOCH, delete=True)
+
+    def check_isrs(self) -> None:
+        """Every half of replica.lag.time.max.ms (S3.1)."""
+        for partition in list(self.partitions.values()):
+            partition.check_isr()
 
     def went_offline(self, directory: LogDirectory) -> None:
         """Nobody waits for what a failed directory held."""

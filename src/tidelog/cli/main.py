@@ -10,10 +10,13 @@ from tidelog import __version__
 
 NOUNS = {
     "broker": "tidelog.cli.broker",
+    "cluster": "tidelog.cli.clusters",
     "configs": "tidelog.cli.configs",
     "consume": "tidelog.cli.consume",
+    "elect": "tidelog.cli.elect",
     "log": "tidelog.cli.log",
     "produce": "tidelog.cli.produce",
+    "reassign": "tidelog.cli.reassign",
     "topics": "tidelog.cli.topics",
     "up": "tidelog.cli.up",
     "zookeeper": "tidelog.cli.zookeeper",

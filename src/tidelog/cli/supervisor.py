@@ -60,8 +60,22 @@ class _BrokerProcess:
 class Supervisor:
     """Ends with status 0 after Ctrl-C or SIGTERM and a clean stop, with 1 if a broker failed."""
 
-    def __init__(self, brokers: int, port: int, data: str, settings: Mapping[str, str], *, restart: bool) -> None:
+    def __init__(
+        self,
+        brokers: int,
+        port: int,
+        data: str,
+        settings: Mapping[str, str],
+        *,
+        zookeeper: str | None = None,
+        restart: bool = False,
+    ) -> None:
         self._data = Path(data).absolute()
+        self._coordination = (
+            {"tidelog.coordination.dir": str(self._data / "coordination")}
+            if zookeeper is None
+            else {"zookeeper.connect": zookeeper}
+        )
         self._restart = restart
         self._brokers = [
             _BrokerProcess(number, port + number - 1, self._data, self._settings(number, brokers, port, settings))
@@ -80,10 +94,11 @@ class Supervisor:
             "broker.id": str(number),
             "listeners": f"PLAINTEXT://127.0.0.1:{port + number - 1}",
             "log.dirs": str(self._data / f"broker-{number}"),
-            "tidelog.coordination.dir": str(self._data / "coordination"),
+            **self._coordination,
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": str(min(2, brokers)),
+            "controlled.shutdown.retry.backoff.ms": "300",  # all stop at once: nobody is left to hand over to
             **given,
         }
 
@@ -130,7 +145,9 @@ class Supervisor:
                         self._failed = not self._told_to_stop
                         return False
                 if waiting and time.monotonic() >= deadline:
-                    click.echo(f"not ready after {_START_S:.0f} s; see {self._data}", err=True)
+                    for late in waiting.values():
+                        click.echo(f"broker {late.number} is not ready after {_START_S:.0f} s:", err=True)
+                        click.echo(late.last_words(), err=True)
                     self._failed = True
                     return False
         return not self._told_to_stop

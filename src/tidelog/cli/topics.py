@@ -10,11 +10,15 @@ import click
 from tidelog.cli.cluster import bootstrap_option, config_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.errors import ErrorCode
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.cluster import Cluster
     from tidelog.client.metadata import TopicMetadata
+    from tidelog.client.watermarks import ReplicaWatermarks
+
+    Watermarks = dict[TopicPartition, list[ReplicaWatermarks]]
 
 
 @click.group("topics")
@@ -83,32 +87,40 @@ def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
 
 @command.command()
 @click.argument("names", nargs=-1)
+@click.option("--watermarks", is_flag=True, help="Ask each replica for its log end offset and high watermark: LEO/HW.")
 @json_option
 @bootstrap_option
-def describe(names: tuple[str, ...], as_json: bool, bootstrap: list[Address]) -> None:
+def describe(names: tuple[str, ...], watermarks: bool, as_json: bool, bootstrap: list[Address]) -> None:
     """Show the partitions and settings of topics, or of all of them."""
-    from tidelog.client.admin import Admin, ConfigSource, Resource, ResourceType
-
-    async def work(cluster: Cluster) -> list[tuple[TopicMetadata, dict[str, str | None]]]:
-        if names:
-            topics = [await cluster.topic(name, led=False, fresh=True) for name in names]
-        else:
-            topics = [topic for topic in (await cluster.all_topics()).values() if not topic.is_internal]
-        described = []
-        for topic in topics:
-            configs = await Admin(cluster).describe_configs(Resource(ResourceType.TOPIC, topic.name))
-            own = {entry.name: entry.value for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC}
-            described.append((topic, own))
-        return described
-
-    for topic, configs in on_cluster(bootstrap, work):
+    for topic, configs, asked in on_cluster(bootstrap, lambda cluster: _described(cluster, names, watermarks)):
         if as_json:
-            print_rows([{**_summary(topic), "configs": configs, "detail": list(_partitions(topic))}], as_json=True)
+            detail = list(_partitions(topic, asked, as_json=True))
+            print_rows([{**_summary(topic), "configs": configs, "detail": detail}], as_json=True)
             continue
         summary = _summary(topic)
         settings = "".join(f"\n{name}={value}" for name, value in sorted(configs.items()))
         title = f"{topic.name}  id {summary['id']}  replication factor {summary['replication_factor']}{settings}"
-        print_rows(_partitions(topic), as_json=False, title=title)
+        print_rows(_partitions(topic, asked, as_json=False), as_json=False, title=title)
+
+
+async def _described(
+    cluster: Cluster, names: tuple[str, ...], watermarks: bool
+) -> list[tuple[TopicMetadata, dict[str, str | None], Watermarks | None]]:
+    """Each topic, the settings of its own, and what its replicas said if they were asked."""
+    from tidelog.client.admin import Admin, ConfigSource, Resource, ResourceType
+    from tidelog.client.watermarks import replica_watermarks
+
+    if names:
+        topics = [await cluster.topic(name, led=False, fresh=True) for name in names]
+    else:
+        topics = [topic for topic in (await cluster.all_topics()).values() if not topic.is_internal]
+    asked = await replica_watermarks(cluster, topics) if watermarks else None
+    described = []
+    for topic in topics:
+        configs = await Admin(cluster).describe_configs(Resource(ResourceType.TOPIC, topic.name))
+        own = {entry.name: entry.value for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC}
+        described.append((topic, own, asked))
+    return described
 
 
 @command.command()
@@ -168,9 +180,9 @@ def _summary(topic: TopicMetadata) -> dict[str, Any]:
     }
 
 
-def _partitions(topic: TopicMetadata) -> Iterator[dict[str, Any]]:
+def _partitions(topic: TopicMetadata, watermarks: Watermarks | None, *, as_json: bool) -> Iterator[dict[str, Any]]:
     for partition in topic.partitions.values():
-        yield {
+        row: dict[str, Any] = {
             "partition": partition.partition,
             "leader": partition.leader if partition.leader >= 0 else None,
             "leader_epoch": partition.leader_epoch,
@@ -178,3 +190,17 @@ def _partitions(topic: TopicMetadata) -> Iterator[dict[str, Any]]:
             "isr": list(partition.isr),
             "offline": list(partition.offline_replicas),
         }
+        if watermarks is not None:
+            replicas = watermarks[TopicPartition(topic.name, partition.partition)]
+            row["watermarks"] = [_as_object(one) for one in replicas] if as_json else "  ".join(map(_as_text, replicas))
+        yield row
+
+
+def _as_object(replica: ReplicaWatermarks) -> dict[str, Any]:
+    offsets = {"log_end_offset": replica.log_end_offset, "high_watermark": replica.high_watermark}
+    failure = {} if replica.failure is None else {"error": replica.failure}
+    return {"broker": replica.broker, **offsets, **failure}
+
+
+def _as_text(replica: ReplicaWatermarks) -> str:
+    return f"{replica.broker}: {replica.failure or f'{replica.log_end_offset}/{replica.high_watermark}'}"

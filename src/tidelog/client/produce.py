@@ -203,7 +203,8 @@ class Producer:
             return
         link.requests += 1
         future = connection.send(request, version, timeout_ms=self._cluster.settings.request_timeout_ms)
-        future.add_done_callback(lambda answer: self._answered(link, sent, answer))
+        names = {topic.topic_id: topic.name for topic in request.topic_data if topic.topic_id != ZERO_UUID}
+        future.add_done_callback(lambda answer: self._answered(link, sent, names, answer))
 
     def _take_batches(self, broker: BrokerId, link: _Link) -> _Sent:
         sent: _Sent = []
@@ -238,7 +239,10 @@ class Producer:
 
     # Answers
 
-    def _answered(self, link: _Link, sent: _Sent, answer: asyncio.Future[ProduceResponse]) -> None:
+    def _answered(
+        self, link: _Link, sent: _Sent, names: dict[bytes, str], answer: asyncio.Future[ProduceResponse]
+    ) -> None:
+        """`names`: of the topic ids as they were sent; metadata may have changed since."""
         link.requests -= 1
         link.wake.set()
         failure = answer.exception()
@@ -249,14 +253,12 @@ class Producer:
             for queue, batch in sent:
                 self._not_written(queue, batch, code, failure)
             return
-        found: dict[tuple[str | bytes, int], PartitionProduceResponse] = {}
+        found: dict[tuple[str, int], PartitionProduceResponse] = {}
         for topic in answer.result().responses:
             for partition in topic.partition_responses:
-                found[topic.name or topic.topic_id, partition.index] = partition
+                found[topic.name or names.get(topic.topic_id, ""), partition.index] = partition
         for queue, batch in sent:
-            name, number = queue.partition
-            outcome = found.get((name, number)) or found.get((self._cluster.metadata.topic_id(name), number))
-            self._take_outcome(queue, batch, outcome)
+            self._take_outcome(queue, batch, found.get(queue.partition))
 
     def _take_outcome(self, queue: PartitionQueue, batch: _Sending, outcome: PartitionProduceResponse | None) -> None:
         about = f"produce to {queue.partition}"

@@ -9,25 +9,28 @@ from tidelog.config.setting import Scope, Setting
 
 SERVED = frozenset(
     """
-    advertised.listeners auto.create.topics.enable broker.id broker.rack compression.gzip.level
-    compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms default.replication.factor
-    delete.topic.enable fetch.max.bytes inter.broker.listener.name leader.imbalance.per.broker.percentage
-    listener.security.protocol.map listeners
-    log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
-    log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms
-    log.cleanup.policy log.dir log.dirs log.flush.interval.messages log.flush.interval.ms
-    log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms log.index.interval.bytes
-    log.index.size.max.bytes log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
-    log.message.timestamp.difference.max.ms log.message.timestamp.type log.retention.bytes
-    log.retention.check.interval.ms log.retention.hours log.retention.minutes log.retention.ms log.roll.hours
-    log.roll.jitter.hours log.roll.jitter.ms log.roll.ms log.segment.bytes log.segment.delete.delay.ms
-    max.connections max.connections.per.ip max.connections.per.ip.overrides
-    max.incremental.fetch.session.cache.slots max.request.partition.size.limit message.max.bytes min.insync.replicas
-    node.id num.io.threads num.network.threads num.partitions producer.id.expiration.check.interval.ms
-    producer.id.expiration.ms queued.max.requests replica.high.watermark.checkpoint.interval.ms request.timeout.ms
-    security.inter.broker.protocol socket.listen.backlog.size socket.request.max.bytes tidelog.coordination
-    tidelog.coordination.dir tidelog.metrics.host tidelog.metrics.port unclean.leader.election.enable
-    zookeeper.connect zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms
+    advertised.listeners auto.create.topics.enable auto.leader.rebalance.enable broker.id broker.rack
+    compression.gzip.level compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
+    controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
+    controller.socket.timeout.ms default.replication.factor delete.topic.enable fetch.max.bytes
+    inter.broker.listener.name leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+    listener.security.protocol.map listeners log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
+    log.cleaner.delete.retention.ms log.cleaner.enable log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
+    log.cleaner.min.compaction.lag.ms log.cleanup.policy log.dir log.dirs log.flush.interval.messages
+    log.flush.interval.ms log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
+    log.index.interval.bytes log.index.size.max.bytes log.message.timestamp.after.max.ms
+    log.message.timestamp.before.max.ms log.message.timestamp.difference.max.ms log.message.timestamp.type
+    log.retention.bytes log.retention.check.interval.ms log.retention.hours log.retention.minutes log.retention.ms
+    log.roll.hours log.roll.jitter.hours log.roll.jitter.ms log.roll.ms log.segment.bytes log.segment.delete.delay.ms
+    max.connections max.connections.per.ip max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
+    max.request.partition.size.limit message.max.bytes min.insync.replicas node.id num.io.threads num.network.threads
+    num.partitions num.replica.fetchers producer.id.expiration.check.interval.ms producer.id.expiration.ms
+    queued.max.requests replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
+    replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms
+    replica.lag.time.max.ms replica.socket.timeout.ms request.timeout.ms security.inter.broker.protocol
+    socket.listen.backlog.size socket.request.max.bytes tidelog.coordination tidelog.coordination.dir
+    tidelog.metrics.host tidelog.metrics.port unclean.leader.election.enable zookeeper.connect
+    zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
 """Broker settings that something reads. tests/unit/test_config_support.py holds this list to the code: a name without

@@ -44,7 +44,7 @@ PERSISTENT_PATHS = (
     ISR_CHANGES,
     PRODUCER_ID_BLOCK,
     LOG_DIR_EVENTS,
-    *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES),
+    *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES if kind != "client-metrics"),
 )
 """What a broker makes sure of at its start, before it registers."""
 

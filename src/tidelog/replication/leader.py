@@ -1,18 +1,59 @@
-"""The leader's view of one partition (S2)."""
+"""The leader's view of one partition: who has copied what, and so what is committed (S2, S3).
+
+Facts in, decisions out: log ends as they move, fetches as they come, the time as it is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from tidelog.types import BrokerId, Epoch, Offset
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, Offset
 
 UNKNOWN_OFFSET = -1
 
 
-class Leader:
-    """Who has copied what, and so what is committed.
+class FollowerFetch(NamedTuple):
+    """A valid fetch of a follower: its log ends at `fetch_offset`, so it has all below (S2.5)."""
 
-    Always: high_watermark <= log_end_offset; high_watermark never falls within an epoch.
+    follower: BrokerId
+    fetch_offset: Offset
+    log_start_offset: Offset
+    broker_epoch: Epoch = NO_EPOCH
+
+
+@dataclass(slots=True)
+class RemoteReplica:
+    """What a leader knows of one follower, from its fetches of this term."""
+
+    log_end_offset: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    broker_epoch: Epoch = NO_EPOCH
+    caught_up_ms: int = 0
+    """When it last had all that the leader had at that or at its previous fetch."""
+    last_fetch_ms: int = 0
+    leader_end_at_last_fetch: Offset = 0
+
+    def fetched(self, fetch: FollowerFetch, leader_end_offset: Offset, now_ms: int) -> None:
+        if fetch.fetch_offset >= leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif fetch.fetch_offset >= self.leader_end_at_last_fetch:
+            self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset = fetch.fetch_offset
+        self.log_start_offset = fetch.log_start_offset
+        self.broker_epoch = fetch.broker_epoch
+        self.last_fetch_ms = now_ms
+        self.leader_end_at_last_fetch = leader_end_offset
+
+    def is_caught_up(self, leader_end_offset: Offset, now_ms: int, max_lag_ms: int) -> bool:
+        return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= max_lag_ms
+
+
+class Leader:
+    """Always: high_watermark <= log_end_offset; high_watermark never falls within an epoch; the leader is in the ISR.
+
+    While a change of the ISR is not confirmed, the larger of the two sets counts (S3.4).
     """
 
     def __init__(
@@ -23,41 +64,138 @@ class Leader:
         isr: Sequence[BrokerId],
         log_end_offset: Offset,
         high_watermark: Offset,
+        *,
+        now_ms: int = 0,
+        max_lag_ms: int = 10_000,
+        min_insync_replicas: int = 1,
     ) -> None:
         assert broker_id in isr, "a leader is always in sync with itself (S3.1)"
         self.epoch = epoch
         self.epoch_start_offset = log_end_offset
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
+        self.pending_isr: tuple[BrokerId, ...] | None = None
+        """What the controller was asked for and has not confirmed."""
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
+        self.max_lag_ms = max_lag_ms
+        self.min_insync_replicas = min_insync_replicas
         self._broker_id = broker_id
-        self._remote_ends: dict[BrokerId, Offset] = {
-            replica: UNKNOWN_OFFSET for replica in replicas if replica != broker_id
+        self.remotes: dict[BrokerId, RemoteReplica] = {}
+        self._know(replicas, now_ms)
+
+    def _know(self, replicas: Sequence[BrokerId], now_ms: int) -> None:
+        """Those in the ISR are given the benefit of the doubt until their first fetch is due."""
+        self.remotes = {
+            replica: self.remotes.get(replica) or RemoteReplica(caught_up_ms=now_ms if replica in self.isr else 0)
+            for replica in replicas
+            if replica != self._broker_id
         }
-        """Where each follower's log ends, as far as its fetches of this term tell (S2.5)."""
 
-    def appended(self, log_end_offset: Offset) -> bool:
-        """True if the high watermark rose."""
+    # The four occasions (S2.7)
+
+    def appended(self, log_end_offset: Offset, now_ms: int = 0, seen: Mapping[BrokerId, int] | None = None) -> bool:
+        """True if the high watermark rose. `seen`: when each follower last fetched anything from this broker.
+
+        A follower names only what is new to it, so an idle partition does not hear of its fetches; each of them
+        asked for the end of that partition all the same.
+        """
+        for replica, remote in self.remotes.items():
+            if seen and remote.log_end_offset == self.log_end_offset:
+                remote.caught_up_ms = max(remote.caught_up_ms, seen.get(replica, 0))
         self.log_end_offset = log_end_offset
-        return self._advance()
+        return self.advance(now_ms)
 
-    def isr_changed(self, isr: Sequence[BrokerId]) -> bool:
-        """The controller says who is in sync. True if the high watermark rose."""
+    def follower_fetched(self, fetch: FollowerFetch, now_ms: int) -> bool:
+        """Asking for offset N acknowledges all below N (S2.5). True if the high watermark rose."""
+        remote = self.remotes.get(fetch.follower)
+        if remote is None:
+            return False
+        remote.fetched(fetch, self.log_end_offset, now_ms)
+        return self.advance(now_ms)
+
+    def isr_changed(self, isr: Sequence[BrokerId], replicas: Sequence[BrokerId] | None = None, now_ms: int = 0) -> bool:
+        """The controller says who is in sync, and that settles what was asked for. True if the high watermark rose."""
         self.isr = tuple(isr)
-        return self._advance()
+        self.pending_isr = None
+        if replicas is not None and tuple(replicas) != self.replicas:
+            self.replicas = tuple(replicas)
+            self._know(self.replicas, now_ms)
+        return self.advance(now_ms)
 
-    def has_enough_replicas(self, min_insync_replicas: int) -> bool:
-        """Whether acks=all may be promised (S3.2). A partition is not asked for more replicas than it has."""
-        return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
-
-    def _advance(self) -> bool:
-        """HW is the smallest log end over the replicas in sync (S2.6); unknown ones hold it where it is."""
+    def advance(self, now_ms: int) -> bool:
+        """HW = max(HW, smallest log end over those that count) (S2.6)."""
+        if len(self.isr) < self.needed_replicas:
+            return False
         smallest = self.log_end_offset
-        for replica in self.isr:
-            if replica != self._broker_id:
-                smallest = min(smallest, self._remote_ends.get(replica, UNKNOWN_OFFSET))
+        counted = self.maximal_isr
+        for replica, remote in self.remotes.items():
+            if replica in counted or self._is_about_to_join(remote, now_ms):
+                smallest = min(smallest, remote.log_end_offset)
         if smallest <= self.high_watermark:
             return False
         self.high_watermark = smallest
         return True
+
+    def _is_about_to_join(self, remote: RemoteReplica, now_ms: int) -> bool:
+        """Caught up, and only not yet in the ISR: its log end counts, or it could join with less than is committed."""
+        return self._may_join(remote) and remote.is_caught_up(self.log_end_offset, now_ms, self.max_lag_ms)
+
+    # In-sync replicas (S3)
+
+    @property
+    def maximal_isr(self) -> tuple[BrokerId, ...]:
+        if self.pending_isr is None:
+            return self.isr
+        return (*self.isr, *(replica for replica in self.pending_isr if replica not in self.isr))
+
+    @property
+    def needed_replicas(self) -> int:
+        """A partition is not asked for more replicas than it has."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+    def has_enough_replicas(self) -> bool:
+        """Whether acks=all may be promised (S3.2)."""
+        return len(self.isr) >= self.needed_replicas
+
+    def _may_join(self, remote: RemoteReplica) -> bool:
+        """It has reached the HW and the start of this term (edge case 6)."""
+        return remote.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
+
+    def grown_isr(self, follower: BrokerId) -> tuple[BrokerId, ...] | None:
+        """The ISR with this follower, if it may join now; None if not, or if a change is under way already."""
+        remote = self.remotes.get(follower)
+        if remote is None or self.pending_isr is not None or follower in self.isr or not self._may_join(remote):
+            return None
+        return (*self.isr, follower)
+
+    def shrunk_isr(self, now_ms: int) -> tuple[BrokerId, ...] | None:
+        """The ISR without those that have not caught up for too long; None if there are none."""
+        if self.pending_isr is not None:
+            return None
+        kept = tuple(
+            replica
+            for replica in self.isr
+            if replica == self._broker_id
+            or (
+                (remote := self.remotes.get(replica)) is not None
+                and remote.is_caught_up(self.log_end_offset, now_ms, self.max_lag_ms)
+            )
+        )
+        return kept if len(kept) < len(self.isr) else None
+
+    def isr_asked_for(self, isr: Sequence[BrokerId]) -> None:
+        """The controller is being asked; until it answers both sets count (S3.4)."""
+        assert self.pending_isr is None, "one change at a time"
+        self.pending_isr = tuple(isr)
+
+    def isr_refused(self) -> None:
+        """It said no: what was asked for will not be."""
+        self.pending_isr = None
+
+    # Log starts (S10.2)
+
+    def low_watermark(self, log_start_offset: Offset, alive: Sequence[BrokerId]) -> Offset:
+        """The smallest log start over the living replicas; one that has not told its own holds it back."""
+        starts = [remote.log_start_offset for replica, remote in self.remotes.items() if replica in alive]
+        return min([log_start_offset, *starts])

@@ -15,6 +15,7 @@ from tidelog.broker.control.election import Won, holds_controller
 from tidelog.broker.control.snapshot import ClusterReader, Look
 from tidelog.broker.control.stats import ControlStats
 from tidelog.broker.control.writing import ControllerWriter, FencedError
+from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import (
     BrokersChanged,
@@ -29,7 +30,7 @@ from tidelog.controller.events import (
     UpdateTopic,
 )
 from tidelog.controller.image import Broker
-from tidelog.coordination.port import ConnectionLostError, Session
+from tidelog.coordination.port import ConnectionLostError, Create, Session
 from tidelog.errors import ErrorCode
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.controller import LeaderAndIsrRequest, StopReplicaRequest
@@ -67,6 +68,8 @@ class Term:
     async def take_over(self) -> None:
         """Read everything, finish what was left half done, tell everybody."""
         await self._check_controller()
+        if await self._session.exists(nodes.FEATURE) is None:
+            await self.writer.multi([Create(nodes.FEATURE, nodes.encode_feature({}))])
         self.reader = ClusterReader(self._session, self._changed)
         # What they announce is in the snapshot, or comes with the answers to LeaderAndIsr.
         isr_changes, _ = await self.reader.isr_changes()

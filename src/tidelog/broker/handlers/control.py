@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.metadata import FULL_UPDATE
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.net.channel import Call
@@ -50,6 +51,8 @@ async def leader_and_isr(broker: Broker, request: LeaderAndIsrRequest, call: Cal
     except RequestError as failure:
         return LeaderAndIsrResponse(error_code=failure.code)
     results = await broker.replicas.apply(request.topic_states)
+    if request.type == FULL_UPDATE:
+        await broker.replicas.delete_strays(request.topic_states)
     return LeaderAndIsrResponse(
         topics=[
             LeaderAndIsrTopicError(

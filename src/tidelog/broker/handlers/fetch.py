@@ -19,6 +19,7 @@ from tidelog.log.reading import Region
 from tidelog.log.segment import NotCachedError
 from tidelog.net.channel import Call
 from tidelog.records.header import Codec
+from tidelog.replication.leader import FollowerFetch
 from tidelog.types import NO_EPOCH, Offset
 from tidelog.wire import records_to_come
 from tidelog.wire.messages.fetch import (
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
 _ZSTD = 10
 _TOPIC_IDS = 13
 _LEADER_HINTS = 16
+_REPLICA_STATE = 15
 _READ_COMMITTED = 1
+DEBUGGING_REPLICA = -2
+"""Asks a replica for what it has itself, be it the leader or not."""
 
 
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
@@ -51,23 +55,36 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
     for topic in request.forgotten_topics_data:
         for index in topic.partitions:
             session.drop((topic.topic_id if by_id else topic.topic, index))
+    named = []
     for wanted in request.topics:
         name = broker.metadata.name_of(wanted.topic_id) if by_id else wanted.topic
         for partition in wanted.partitions:
-            session.add(partition, name, wanted.topic_id)
-    return _Fetch(broker, request, call, session, is_incremental).start()
+            named.append(session.add(partition, name, wanted.topic_id))
+    return _Fetch(broker, request, call, session, is_incremental, named).start()
 
 
 class _Fetch:
     """One fetch while it is being answered; parked in purgatory while there is too little to read."""
 
     def __init__(
-        self, broker: Broker, request: FetchRequest, call: Call, session: FetchSession, is_incremental: bool
+        self,
+        broker: Broker,
+        request: FetchRequest,
+        call: Call,
+        session: FetchSession,
+        is_incremental: bool,
+        named: list[FetchItem],
     ) -> None:
         self._broker = broker
         self._call = call
         self._session = session
         self._is_incremental = is_incremental
+        self._named = named
+        """What this request names: of a follower, what it has now."""
+        state = request.replica_state
+        by_state = call.version >= _REPLICA_STATE
+        self._replica_id = state.replica_id if by_state else request.replica_id
+        self._replica_epoch = state.replica_epoch if by_state else NO_EPOCH
         self._committed_only = request.isolation_level == _READ_COMMITTED
         self._max_wait_s = request.max_wait_ms / 1000
         self._max_bytes = min(request.max_bytes, broker.config["fetch.max.bytes"])
@@ -75,6 +92,8 @@ class _Fetch:
         self._answers: dict[FetchItem, FetchResponsePartitionData] = {}
         self._bytes = 0
         self._has_error = False
+        self._has_tidings = False
+        """A follower has not been told of this HW yet (S2.9)."""
         self._has_more = False
         """There is more than this answer can hold, or it stands in the next segment: no need to wait for anything."""
         self._is_cold = False
@@ -85,6 +104,7 @@ class _Fetch:
             self._read_dirty()
         except NotCachedError:
             return self._start_cold()
+        self._hear_follower()
         return self._respond() if self._is_satisfied else self._park()
 
     @property
@@ -92,6 +112,7 @@ class _Fetch:
         return (
             self._bytes >= self._min_bytes
             or self._has_error
+            or self._has_tidings
             or self._has_more
             or self._max_wait_s <= 0
             or not self._session.items
@@ -99,7 +120,27 @@ class _Fetch:
 
     async def _start_cold(self) -> FetchResponse:
         await self._read_dirty_cold()
+        self._hear_follower()
         return self._respond() if self._is_satisfied else await self._park()
+
+    def _hear_follower(self) -> None:
+        """After the log was read: what the follower has, which may move HW (S2.7). Errors tell nothing (S2.5)."""
+        if self._replica_id < 0:
+            return
+        self._broker.replicas.follower_seen(self._replica_id)
+        for item in self._named:
+            answer = self._answers.get(item)
+            if answer is None or answer.error_code or answer.diverging_epoch.epoch >= 0 or item.partition is None:
+                continue
+            if NO_EPOCH != item.current_leader_epoch != item.partition.leader_epoch:
+                continue  # the term ended while a disk thread was reading (edge case 5)
+            item.partition.follower_fetched(
+                FollowerFetch(self._replica_id, item.fetch_offset, item.log_start_offset, self._replica_epoch)
+            )
+        self._has_tidings = any(map(self._is_untold, self._answers))
+
+    def _is_untold(self, item: FetchItem) -> bool:
+        return item.partition is not None and item.partition.log.high_watermark > item.told_high_watermark
 
     # Purgatory
 
@@ -167,6 +208,8 @@ class _Fetch:
         self._has_error = self._has_error or is_error
         if is_error:
             return
+        if self._replica_id >= 0 and self._is_untold(item):
+            self._has_tidings = True
         if self._is_at_the_end(item):
             self._session.dirty.pop(item, None)
         elif not size and self._bytes:
@@ -223,7 +266,8 @@ class _Fetch:
         item.watch(partition)
         if self._session.uses_topic_ids and partition.topic_id != item.topic_id:
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        partition.leader_for(item.current_leader_epoch)
+        if self._replica_id != DEBUGGING_REPLICA:
+            partition.leader_for(item.current_leader_epoch)
         if partition.rules.codec is Codec.ZSTD and self._call.version < _ZSTD:
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return partition
@@ -235,6 +279,8 @@ class _Fetch:
         return max(min(item.max_bytes, self._max_bytes - taken), 0), taken == 0
 
     def _end(self, partition: Partition) -> Offset:
+        if self._replica_id >= 0:
+            return partition.log.log_end_offset  # committed and uncommitted records alike (S1.2)
         return partition.log.last_stable_offset if self._committed_only else partition.log.high_watermark
 
     # Answers
@@ -284,6 +330,8 @@ class _Fetch:
         topics: dict[str | bytes, FetchableTopicResponse] = {}
         session = self._session
         for item, answer in self._answers.items():
+            if not answer.error_code and item.partition is not None:
+                answer.high_watermark = item.partition.log.high_watermark  # as of sending (S2.7)
             size = len(answer.records) if answer.records is not None else 0
             if not item.is_news(answer) and self._is_incremental:
                 continue

@@ -7,9 +7,11 @@ OffsetForLeaderEpoch: 2 the reader's leader epoch; 3 replica id; 4 flexible.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from tidelog.broker.partition import RequestError
+from tidelog.broker.handlers.fetch import DEBUGGING_REPLICA
+from tidelog.broker.partition import Partition, RequestError
 from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.reading import LATEST
@@ -74,10 +76,12 @@ async def _list(
     if wanted.timestamp < _LATEST_TIERED or version < _SINCE.get(wanted.timestamp, 0):
         raise RequestError(ErrorCode.UNSUPPORTED_VERSION)
     partition = broker.replicas.get(topic, wanted.partition_index)
-    leader = partition.leader_for(wanted.current_leader_epoch)
+    leader = None
+    if request.replica_id != DEBUGGING_REPLICA:
+        leader = partition.leader_for(wanted.current_leader_epoch)
     log = partition.log
     end, is_end_known = log.log_end_offset, True
-    if request.replica_id == _CONSUMER:
+    if request.replica_id == _CONSUMER and leader is not None:
         end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
         is_end_known = log.high_watermark >= leader.epoch_start_offset
         if wanted.timestamp == LATEST and not is_end_known:
@@ -90,7 +94,7 @@ async def _list(
         if found is not None:
             answer.timestamp, answer.offset, epoch = found
             if version >= _LEADER_EPOCHS:
-                answer.leader_epoch = epoch if epoch >= 0 else leader.epoch
+                answer.leader_epoch = epoch if epoch >= 0 else partition.leader_epoch
     return answer
 
 
@@ -128,33 +132,60 @@ def _epoch_end(
     return answer
 
 
-def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    """Move the start of logs forward (S10.2)."""
+async def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+    """Move the start of logs forward, and answer when all living replicas have done so (S10.2)."""
+    deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    deleting = [
+        (topic.name, [_Deletion(broker, topic.name, one, deadline) for one in topic.partitions])
+        for topic in request.topics
+    ]
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(broker, topic.name, one) for one in topic.partitions]
-            )
-            for topic in request.topics
+            DeleteRecordsTopicResult(name=name, partitions=[await one.result() for one in deletions])
+            for name, deletions in deleting
         ]
     )
 
 
-def _delete(broker: Broker, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-    try:
-        if is_internal(topic):
-            raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        partition = broker.replicas.leading(topic, wanted.partition_index)
-        log = partition.log
-        if not partition.rules.may_delete_records:
-            raise RequestError(ErrorCode.POLICY_VIOLATION)
-        offset = log.high_watermark if wanted.offset == _TO_THE_HIGH_WATERMARK else wanted.offset
-        if offset < 0:
-            raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        advance_log_start(log, offset)
+class _Deletion:
+    """One partition of a DeleteRecords, in purgatory until its low watermark has come to the offset."""
+
+    def __init__(self, broker: Broker, topic: str, wanted: DeleteRecordsPartition, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+        self._done: asyncio.Future[ErrorCode] = loop.create_future()
+        self._partition: Partition | None = None
+        try:
+            partition = self._partition = _deletable(broker, topic, wanted.partition_index)
+            offset = partition.log.high_watermark if wanted.offset == _TO_THE_HIGH_WATERMARK else wanted.offset
+            if offset < 0:
+                raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            advance_log_start(partition.log, offset)
+        except TidelogError as failure:
+            self._settle(failure.code)
+            return
         partition.log_start_moved()
-        return DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=log.log_start_offset)
-    except TidelogError as failure:
-        return DeleteRecordsPartitionResult(
-            partition_index=wanted.partition_index, low_watermark=-1, error_code=failure.code
-        )
+        self._timer = loop.call_at(deadline, self._settle, ErrorCode.REQUEST_TIMED_OUT)
+        partition.when_low_watermark(offset, self._settle)
+
+    def _settle(self, code: ErrorCode) -> None:
+        if not self._done.done():
+            self._done.set_result(code)
+
+    async def result(self) -> DeleteRecordsPartitionResult:
+        code = self._answer.error_code = await self._done
+        if self._partition is not None and code is ErrorCode.NONE:
+            self._timer.cancel()
+            self._answer.low_watermark = self._partition.low_watermark
+        elif self._partition is not None:
+            self._partition.forget_waiting(self._settle)
+        return self._answer
+
+
+def _deletable(broker: Broker, topic: str, index: int) -> Partition:
+    if is_internal(topic):
+        raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    partition = broker.replicas.leading(topic, index)
+    if not partition.rules.may_delete_records:
+        raise RequestError(ErrorCode.POLICY_VIOLATION)
+    return partition

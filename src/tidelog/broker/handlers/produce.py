@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.write_rules import check, codec_of
@@ -38,6 +38,13 @@ _ZSTD = 7
 _ADMIN_CLIENT = "__admin_client"
 """By this name Kafka's tools may write to internal topics."""
 ALL = -1
+
+
+class _Promise(NamedTuple):
+    """What is left of a request whose answer has to wait; its frame is not held."""
+
+    acks: int
+    timeout_ms: int
 
 
 class _Written:
@@ -96,11 +103,11 @@ def produce(
     if acks == 0:
         _close_on_error(response, call)
     if must_flush:
-        return _finish_flushed(broker, response, written, request, call)
+        return _finish_flushed(broker, response, written, _Promise(acks, request.timeout_ms), call)
     if acks == 0:
         return None
     if acks == ALL and must_wait:
-        return _finish_committed(broker, response, written, request, call)
+        return _finish_committed(broker, response, written, _Promise(acks, request.timeout_ms), call)
     return _finish(broker, response, written, call)
 
 
@@ -112,7 +119,7 @@ def _append(
     assert leader is not None
     if topic_id not in (ZERO_UUID, partition.topic_id):
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)  # of an earlier topic of this name
-    if acks == ALL and not leader.has_enough_replicas(rules.min_insync_replicas):
+    if acks == ALL and not leader.has_enough_replicas():
         raise RequestError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{len(partition.isr)} replicas of {partition.name} are in sync; "
@@ -159,7 +166,7 @@ def _close_on_error(response: ProduceResponse, call: Call) -> None:
 
 
 async def _finish_flushed(
-    broker: Broker, response: ProduceResponse, written: list[_Written], request: ProduceRequest, call: Call
+    broker: Broker, response: ProduceResponse, written: list[_Written], promise: _Promise, call: Call
 ) -> ProduceResponse | None:
     """flush.messages or flush.ms: what is acknowledged, or seen by anybody, is on the device (S3.3)."""
     for one in written:
@@ -167,11 +174,11 @@ async def _finish_flushed(
             await _flush(one)
         if one.partition.leader is not one.leader and not one.response.error_code:
             one.response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # since it was written; it may be cut off
-    if request.acks == 0:
+    if promise.acks == 0:
         _close_on_error(response, call)
         return None
-    if request.acks == ALL:
-        return await _finish_committed(broker, response, written, request, call)
+    if promise.acks == ALL:
+        return await _finish_committed(broker, response, written, promise, call)
     return _finish(broker, response, written, call)
 
 
@@ -188,10 +195,10 @@ async def _flush(one: _Written) -> None:
 
 
 async def _finish_committed(
-    broker: Broker, response: ProduceResponse, written: list[_Written], request: ProduceRequest, call: Call
+    broker: Broker, response: ProduceResponse, written: list[_Written], promise: _Promise, call: Call
 ) -> ProduceResponse:
     """In purgatory until HW has passed all of them, or their time is over (S7.2)."""
-    deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    deadline = asyncio.get_running_loop().time() + promise.timeout_ms / 1000
     waiting: list[tuple[_Written, _Commit]] = []
     for one in written:
         if one.response.error_code:

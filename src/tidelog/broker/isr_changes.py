@@ -1,0 +1,165 @@
+"""Changes of ISRs: leaders ask for them, the controller decides (AlterPartition), many partitions at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from tidelog.broker.partition import Partition
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.metrics import Metrics
+from tidelog.replication.leader import Leader
+from tidelog.types import BrokerId, Epoch, TopicPartition
+from tidelog.wire.messages.controller import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    BrokerState,
+)
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 0.05
+_WORTH_ANOTHER_TRY = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT)
+
+
+class Sender(Protocol):
+    """Brings a request to whoever is controller now."""
+
+    def __call__(self, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]: ...
+
+
+class _Proposal:
+    """What one leader asks for; void when its term is over."""
+
+    __slots__ = ("isr", "leader", "partition")
+
+    def __init__(self, partition: Partition, leader: Leader, isr: tuple[BrokerId, ...]) -> None:
+        self.partition = partition
+        self.leader = leader
+        self.isr = isr
+
+    @property
+    def is_void(self) -> bool:
+        return self.partition.leader is not self.leader or self.leader.pending_isr != self.isr
+
+
+class IsrChanges:
+    """One request under way at a time; what is asked for meanwhile goes together in the next."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], Epoch],
+        is_alive: Callable[[BrokerId], bool],
+        send: Sender,
+        metrics: Metrics,
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._is_alive = is_alive
+        self._shrinks = metrics.counter("kafka_server_replica_manager_isr_shrinks_total")
+        self._expands = metrics.counter("kafka_server_replica_manager_isr_expands_total")
+        self._failed = metrics.counter("kafka_server_replica_manager_failed_isr_updates_total")
+        self._send = send
+        self._proposals: dict[TopicPartition, _Proposal] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None:
+        """From here on both sets count, until the controller has answered (S3.4)."""
+        leader = partition.leader
+        assert leader is not None
+        leader.isr_asked_for(isr)
+        self._proposals[partition.name] = _Proposal(partition, leader, isr)
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
+
+    def may_join(self, follower: BrokerId) -> bool:
+        return self._is_alive(follower)
+
+    async def stop(self) -> None:
+        self._proposals.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            asked = {name: one for name, one in self._proposals.items() if not one.is_void}
+            self._proposals = dict(asked)
+            if not asked:
+                return
+            try:
+                response = await self._send(self._request(asked))
+            except (TidelogError, OSError) as failure:
+                _log.info("the controller cannot be asked for ISR changes yet: %s", failure)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if response.error_code != ErrorCode.NONE:
+                _log.info("the controller does not take ISR changes: %s", ErrorCode(response.error_code).name)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._take(asked, response)
+
+    def _request(self, asked: Mapping[TopicPartition, _Proposal]) -> AlterPartitionRequest:
+        topics: dict[str, AlterPartitionRequestTopicData] = {}
+        for name, one in asked.items():
+            topic = topics.setdefault(
+                name.topic, AlterPartitionRequestTopicData(topic_name=name.topic, topic_id=one.partition.topic_id)
+            )
+            topic.partitions.append(
+                AlterPartitionRequestPartitionData(
+                    partition_index=name.partition,
+                    leader_epoch=one.leader.epoch,
+                    new_isr_with_epochs=[
+                        BrokerState(broker_id=member, broker_epoch=self._epoch_of(member, one.leader))
+                        for member in one.isr
+                    ],
+                    partition_epoch=one.partition.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
+        )
+
+    def _epoch_of(self, member: BrokerId, leader: Leader) -> Epoch:
+        """Of which life of the member the leader speaks; it has not heard of one that has yet to fetch."""
+        remote = leader.remotes.get(member)
+        return self._broker_epoch() if remote is None else remote.broker_epoch
+
+    def _take(self, asked: Mapping[TopicPartition, _Proposal], response: AlterPartitionResponse) -> None:
+        by_id = {one.partition.topic_id: one.partition.name.topic for one in asked.values()}
+        for topic in response.topics:
+            name = topic.topic_name or by_id.get(topic.topic_id, "")
+            for answer in topic.partitions:
+                one = asked.get(TopicPartition(name, answer.partition_index))
+                if one is not None:
+                    self._settle(one, answer)
+
+    def _settle(self, one: _Proposal, answer: AlterPartitionResponsePartitionData) -> None:
+        name = one.partition.name
+        if self._proposals.get(name) is one:
+            del self._proposals[name]
+        if one.is_void:
+            return
+        code = ErrorCode(answer.error_code)
+        if code is ErrorCode.NONE:
+            if answer.partition_epoch > one.partition.partition_epoch:
+                (self._expands if len(answer.isr) > len(one.leader.isr) else self._shrinks).add()
+                one.partition.partition_epoch = answer.partition_epoch
+                one.partition.isr_changed(answer.isr)
+            else:
+                one.leader.isr_refused()
+        elif code in _WORTH_ANOTHER_TRY:
+            self._proposals[name] = one
+        elif code is ErrorCode.INVALID_UPDATE_VERSION:
+            # The node moved on without us: what it holds now comes with a LeaderAndIsr, and both sets count until then.
+            _log.info("the ISR of %s was changed by the controller first", name)
+        else:
+            self._failed.add()
+            _log.info("the controller refuses ISR %s of %s: %s", list(one.isr), name, code.name)
+            one.leader.isr_refused()

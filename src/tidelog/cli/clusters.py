@@ -1,0 +1,92 @@
+"""`tidelog cluster`: who is there, who leads, and which partitions are not as they should be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.output import json_option, print_json, print_rows
+
+if TYPE_CHECKING:
+    from tidelog.client.addresses import Address
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.metadata import ClusterMetadata, PartitionMetadata
+
+
+@click.group("cluster")
+def command() -> None:
+    """Look at the cluster as a whole."""
+
+
+@command.command()
+@json_option
+@bootstrap_option
+def describe(as_json: bool, bootstrap: list[Address]) -> None:
+    """Show the brokers, what they lead and hold, and the partitions that lack replicas or a leader."""
+
+    async def work(cluster: Cluster) -> ClusterMetadata:
+        await cluster.all_topics()
+        return cluster.metadata
+
+    described = _description(on_cluster(bootstrap, work))
+    if as_json:
+        print_json(described)
+        return
+    controller = described["controller"]
+    title = f"cluster {described['cluster_id']}  controller {'none' if controller is None else controller}"
+    print_rows(described["brokers"], as_json=False, title=title)
+    lacking = (("under_replicated", "under-replicated"), ("offline", "offline (no leader)"))
+    for key, name in lacking:
+        print_rows(described[key], as_json=False, title=f"{name}: {len(described[key])} partitions")
+    if not any(described[key] for key, _ in lacking):
+        click.echo(f"all {described['partitions']} partitions have a leader and all their replicas in sync")
+
+
+def _description(metadata: ClusterMetadata) -> dict[str, Any]:
+    partitions = [
+        (topic.name, partition)
+        for topic in sorted(metadata.topics.values(), key=lambda topic: topic.name)
+        for partition in topic.partitions.values()
+    ]
+    return {
+        "cluster_id": metadata.cluster_id,
+        "controller": metadata.controller if metadata.controller in metadata.brokers else None,
+        "brokers": _brokers(metadata, [partition for _, partition in partitions]),
+        "partitions": len(partitions),
+        "under_replicated": [_row(topic, one) for topic, one in partitions if not set(one.replicas) <= set(one.isr)],
+        "offline": [_row(topic, one) for topic, one in partitions if one.leader not in metadata.brokers],
+    }
+
+
+def _brokers(metadata: ClusterMetadata, partitions: list[PartitionMetadata]) -> list[dict[str, Any]]:
+    """Those that are alive, and those that are not and should hold replicas."""
+    from tidelog.client.addresses import address_text
+
+    holders = {broker for partition in partitions for broker in partition.replicas}
+    rows = []
+    for broker in sorted(holders | set(metadata.brokers)):
+        node = metadata.brokers.get(broker)
+        rows.append(
+            {
+                "broker": broker,
+                "address": None if node is None else address_text(node.address),
+                "rack": None if node is None else node.rack,
+                "alive": node is not None,
+                "controller": broker == metadata.controller,
+                "leads": sum(partition.leader == broker for partition in partitions),
+                "holds": sum(broker in partition.replicas for partition in partitions),
+            }
+        )
+    return rows
+
+
+def _row(topic: str, partition: PartitionMetadata) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": partition.partition,
+        "leader": partition.leader if partition.leader >= 0 else None,
+        "replicas": list(partition.replicas),
+        "isr": list(partition.isr),
+    }
