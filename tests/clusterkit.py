@@ -197,9 +197,9 @@ class Witness:
 
     def __init__(self, cluster: ClusterKit) -> None:
         self._cluster = cluster
-        self.leaders: dict[tuple[int, int], int] = {}
+        self.leaders: dict[tuple[TopicPartition, int], int] = {}
         """By partition and epoch."""
-        self._high_watermarks: dict[tuple[int, int], int] = {}
+        self._high_watermarks: dict[tuple[TopicPartition, int], int] = {}
 
     async def run(self) -> None:
         while True:
@@ -214,20 +214,16 @@ class Witness:
                 log, leader = partition.log, partition.leader
                 assert log.high_watermark <= log.log_end_offset, f"{name} on {number}: HW is past LEO"
                 if leader is not None:
-                    term = (name.partition, leader.epoch)
+                    term = (name, leader.epoch)
                     assert self.leaders.setdefault(term, number) == number, f"two lead {name} in epoch {leader.epoch}"
                     assert log.high_watermark >= self._high_watermarks.get(term, 0), f"HW of {name} fell"
                     self._high_watermarks[term] = log.high_watermark
 
 
 class Writer:
-    """An idempotent producer of numbered records to one partition, until all are acknowledged.
+    """An idempotent producer of numbered records to one partition, until all are acknowledged."""
 
-    One batch in flight: a log that was opened or cut remembers only the last batch of a producer, as Kafka's
-    snapshots do, and a retry of one before it may find a gap where there is none.
-    """
-
-    def __init__(self, cluster: ClusterKit, name: str, index: int, count: int, in_flight: int = 1) -> None:
+    def __init__(self, cluster: ClusterKit, name: str, index: int, count: int, in_flight: int = 5) -> None:
         self._cluster = cluster
         self.name = name
         self.index = index

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.errors import InvalidProducerEpochError, OutOfOrderSequenceError, TidelogError
-from tidelog.log.producer_snapshot import CorruptSnapshotError, SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.log.producer_snapshot import (
+    CorruptSnapshotError,
+    EarlierBatch,
+    SnapshotEntry,
+    decode_snapshot,
+    encode_snapshot,
+)
 from tidelog.log.producers import AppendedBatch, Producers
 from tidelog.log.transaction_index import AbortedTxn, TransactionIndex
 from tidelog.ports import Disk
@@ -273,7 +279,10 @@ def test_s13_3_a_reader_below_the_stable_offset_is_told_of_every_aborted_transac
 # Snapshots
 
 INT16, INT32, INT64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
-ENTRIES = st.lists(st.builds(SnapshotEntry, INT64, INT16, INT32, INT64, INT32, INT64, INT32, INT64), max_size=5)
+EARLIER = st.lists(st.builds(EarlierBatch, INT32, INT64, INT32, INT64), max_size=4).map(tuple)
+ENTRIES = st.lists(
+    st.builds(SnapshotEntry, INT64, INT16, INT32, INT64, INT32, INT64, INT32, INT64, EARLIER), max_size=5
+)
 
 
 @given(ENTRIES)

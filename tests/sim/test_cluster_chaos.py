@@ -20,6 +20,7 @@ from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import TidelogError
 from tidelog.lab.world import World
 from tidelog.net.calling import Connection
+from tidelog.wire.versions import Versions
 
 ASSIGNMENTS = ((1, 2, 3), (2, 3, 1))
 ENDS = ("kill", "stop", "kill cut off")
@@ -174,6 +175,12 @@ def test_acknowledged_records_are_on_every_replica_exactly_once(seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_with_diverging_replicas(seed: int) -> None:
+    tell(seed, Plan(noise=True))
+
+
+@pytest.mark.parametrize("seed", range(103, 105))
+def test_with_peers_that_are_asked_where_logs_part(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.fetcher._VERSIONS", Versions(11, 11))
     tell(seed, Plan(noise=True))
 
 

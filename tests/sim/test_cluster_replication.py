@@ -16,6 +16,7 @@ from tidelog.errors import ErrorCode
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
+from tidelog.wire.versions import Versions
 
 
 async def _fill(cluster: ClusterKit, *numbers: int) -> list[bytes]:
@@ -60,7 +61,7 @@ def test_what_only_the_old_leader_has_is_cut_by_epochs() -> None:
         cluster.cut_off(old)
         assert (await cluster[old].produce(batch([b"lost"]), acks=1)).error_code == 0
         cluster[old].kill()
-        cluster.heal(old)
+        cluster.heal(old, reset=True)  # what was on its way does not come either
         new = await cluster.leads(but=old)
         values += await _fill(cluster, 3, 4)
         await cluster[old].start()
@@ -68,6 +69,28 @@ def test_what_only_the_old_leader_has_is_cut_by_epochs() -> None:
         assert cluster.values(old) == values == cluster.values(new)
         logs = [partition.log for partition in cluster.replicas().values()]
         assert all(log.epochs.entries == logs[0].epochs.entries for log in logs)
+
+    run(story)
+
+
+def test_what_peers_do_not_tell_in_a_fetch_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.fetcher._VERSIONS", Versions(11, 11))  # before diverging epochs (S4.4)
+    test_what_only_the_old_leader_has_is_cut_by_epochs()
+
+
+def test_a_new_partition_does_not_wait_behind_a_fetch_that_the_leader_holds_back() -> None:
+    async def story(cluster: ClusterKit) -> None:
+        await _fill(cluster, 1)
+        await eventually(lambda: set(cluster.ends().values()) == {(1, 1)})
+        leader = cluster.leader()
+        loop = asyncio.get_running_loop()
+        for number in range(5):
+            began = loop.time()
+            replicas = [leader, *cluster.followers()]
+            await cluster.create_topic(f"u{number}", [replicas])
+            while (await cluster[leader].produce(batch([b"1"]), f"u{number}")).error_code:
+                assert loop.time() < began + 1
+            assert loop.time() - began < 0.1, "replica.fetch.wait.max.ms is 0.5 s"
 
     run(story)
 

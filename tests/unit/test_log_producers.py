@@ -467,6 +467,20 @@ def test_what_a_snapshot_tells() -> None:
     assert sorted(producers.snapshot()) == ENTRIES_OF_KAFKA
 
 
+def test_edge_19_the_window_outlives_a_snapshot() -> None:
+    before = Producers()
+    sent = [batch(5 * number, 5, timestamp=100 + number) for number in range(7)]
+    for number, one in enumerate(sent):
+        before.append(one, 1000 + 5 * number)
+    after = Producers()
+    after.load(decode_snapshot(encode_snapshot(before.snapshot())), now_ms=0)
+    for number, one in list(enumerate(sent))[2:]:
+        assert after.check(one, 2000) == (1000 + 5 * number, 1004 + 5 * number, 100 + number)
+    with pytest.raises(OutOfOrderSequenceError):
+        after.check(sent[1], 2000)
+    assert after.check(batch(35, 1), 2000) is None
+
+
 def test_open_transactions_are_kept_in_order_whatever_the_order_of_the_snapshot() -> None:
     producers = Producers()
     later, earlier = SnapshotEntry(1, 0, 0, 50, 0, 0, 0, 50), SnapshotEntry(2, 0, 0, 40, 0, 0, 0, 40)
@@ -482,6 +496,10 @@ def test_who_has_expired_is_not_loaded_unless_in_a_transaction() -> None:
     assert list(producers.states) == [7]
 
 
+def _with_crc(body: bytes) -> bytes:
+    return b"\0\1" + crc32c(body).to_bytes(4, "big") + body
+
+
 CORRUPT = {
     "empty": (b"", "too few"),
     "short": (SNAPSHOT_OF_KAFKA[:9], "too few"),
@@ -489,6 +507,10 @@ CORRUPT = {
     "a flipped bit": (SNAPSHOT_OF_KAFKA[:-1] + b"\xfe", "CRC"),
     "torn": (SNAPSHOT_OF_KAFKA[:-46], "CRC"),
     "zeros": (bytes(len(SNAPSHOT_OF_KAFKA)), "version 0"),
+    "bytes behind it": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"sea"), "unknown bytes"),
+    "too few batches": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"tide\2"), "ends within"),
+    "too many batches": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"tide\0\0\0\0"), "longer"),
+    "a negative count": (_with_crc(b"\xff\xff\xff\xff"), "announces -1 entries"),
     "a wrong count": (b"\0\1" + crc32c(b"\0\0\0\1").to_bytes(4, "big") + b"\0\0\0\1", "announces 1 entries"),
 }
 

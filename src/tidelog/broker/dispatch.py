@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.errors import UnsupportedVersionError, WireError
+from tidelog.errors import TidelogError, UnsupportedVersionError, WireError
 from tidelog.metrics import Metrics
 from tidelog.net.channel import Call
 from tidelog.ports import Clock
@@ -27,6 +27,10 @@ _STAGES = (
     "response_queue_time_ms",
     "total_time_ms",
 )
+
+
+class HangUpError(TidelogError):
+    """Raised by a handler that has no answer: the connection is closed, and whoever asked has to come again."""
 
 
 class Served(NamedTuple):
@@ -152,6 +156,9 @@ class Dispatcher:
 
     def _failed(self, call: Call, failure: Exception) -> None:
         """A fault of ours. A closed connection makes the client try again; an error code might make it give up."""
+        if isinstance(failure, HangUpError):
+            call.connection.close(f"{API[call.api_key].name}: {failure}")
+            return
         call.connection.close(f"{API[call.api_key].name} v{call.version} failed: {failure!r}", failure)
 
     def sent(self, call: Call) -> None:

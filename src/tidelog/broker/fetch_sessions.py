@@ -31,6 +31,8 @@ class Parked(Protocol):
 
     def wake(self) -> None: ...
 
+    def give_way(self) -> None: ...
+
 
 class FetchItem:
     """One partition of a fetch: what is wanted of it, and what the client was last told."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tidelog.broker.copying import NOT_ASKED, Copying, Repairs
 from tidelog.broker.partition import Partition
 from tidelog.errors import CorruptBatchError, ErrorCode, StorageError, TidelogError
-from tidelog.log.trimming import advance_log_start, restart_at, truncate_to
+from tidelog.log.trimming import advance_log_start
 from tidelog.net.calling import Connection
-from tidelog.replication.follower import CutTo, Extent, StartAt, out_of_range
+from tidelog.replication.follower import EpochAnswer
 from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 from tidelog.wire.messages.fetch import (
     FetchPartition,
@@ -23,15 +25,18 @@ from tidelog.wire.messages.fetch import (
     FetchResponsePartitionData,
     FetchTopic,
 )
-from tidelog.wire.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tidelog.wire.versions import Versions
 
 _log = logging.getLogger(__name__)
 
-_FETCH_VERSION = 17
-_LIST_OFFSETS_VERSION = 8
-_EARLIEST, _LATEST = -2, -1
-_NO_SESSION, _FIRST_EPOCH = 0, 0
-_NOT_ASKED = -1
+_FETCH = FetchRequest.__schema__.api_key
+_VERSIONS = Versions(11, 17)
+_TELLS_DIVERGENCE, _HAS_REPLICA_STATE = 12, 15
+_NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, 2**31 - 1
+_MOST_UNDER_WAY = 2
+_FIRST_REST_MS = 10
+_LASTING = 20
+"""As many failures as make a rest a long one."""
 _SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -52,24 +57,10 @@ class FetcherSettings:
     backoff_ms: int = 1000
     timeout_ms: int = 30_000
 
-
-class _Copying:
-    """One partition as it is being copied, in one term of its leader."""
-
-    __slots__ = ("asked_offset", "epoch", "is_resting", "partition", "repair")
-
-    def __init__(self, partition: Partition, epoch: Epoch) -> None:
-        self.partition = partition
-        self.epoch = epoch
-        self.is_resting = False
-        """Not fetched for a while, after an error or while its log is being cut."""
-        self.repair: asyncio.Task[None] | None = None
-        self.asked_offset = _NOT_ASKED
-        """What the leader was last asked for in this term; an answer to anything else is void."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.partition.leader_epoch != self.epoch or self.partition.leader is not None
+    def rest_s(self, failures: int) -> float:
+        """How long after so many failures in a row. Mostly the other side has just not heard yet what we have: the
+        first are short, the others as long as Kafka's."""
+        return min(_FIRST_REST_MS << min(failures - 1, _LASTING), self.backoff_ms) / 1000
 
 
 class Fetcher:
@@ -88,14 +79,17 @@ class Fetcher:
         self._broker_epoch = broker_epoch
         self._connect = connect
         self._settings = settings
-        self._copying: dict[TopicPartition, _Copying] = {}
+        self._copying: dict[TopicPartition, Copying] = {}
         self._changed: dict[TopicPartition, None] = {}
         """Whose position the leader does not know yet."""
         self._forgotten: dict[TopicPartition, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._session_id = _NO_SESSION
         self._session_epoch = _FIRST_EPOCH
+        self._requests = 0
         self._connection: Connection | None = None
+        self._version = _VERSIONS.last
+        self._repairs = Repairs(own, lambda: connect(leader), settings.timeout_ms)
         self._wake = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
@@ -106,14 +100,14 @@ class Fetcher:
         return not self._copying
 
     def add(self, partition: Partition, epoch: Epoch) -> None:
-        one = self._copying[partition.name] = _Copying(partition, epoch)
+        one = self._copying[partition.name] = Copying(partition, epoch)
         self._names[partition.topic_id] = partition.name.topic
         self._forgotten.pop(partition.name, None)
         self._changed[partition.name] = None
         log = partition.log
         if not len(log.epochs) and log.log_end_offset > log.high_watermark:
             # Without any epoch there is nothing to compare: here alone HW decides (S4.7).
-            self._start_repair(one, self._cut(one, log.high_watermark))
+            self._start_repair(one, self._repairs.cut(one, log.high_watermark))
         self._wake.set()
 
     async def remove(self, partition: Partition) -> None:
@@ -135,6 +129,7 @@ class Fetcher:
     # The loop
 
     async def _run(self) -> None:
+        failures = 0
         while True:
             self._wake.clear()
             if not any(not one.is_resting for one in self._copying.values()) and not self._forgotten:
@@ -142,72 +137,92 @@ class Fetcher:
                 continue
             try:
                 await self._fetch_once()
+                failures = 0
             except (TidelogError, OSError) as failure:
                 _log.info("fetching from broker %d will be tried again: %s", self.leader, failure)
                 self._disconnect()
-                await self._rest()
+                failures += 1
+                await asyncio.sleep(self._settings.rest_s(failures))
 
     async def _fetch_once(self) -> None:
+        """One request and its answer.
+
+        What becomes due while the leader holds the request back, because it has nothing new, does not wait for the
+        answer: a second request goes behind the first, which makes the leader answer that one at once.
+        """
+        connection = await self._connected()
+        under_way = deque([await self._send(connection)])
+        try:
+            while under_way:
+                self._wake.clear()
+                request, answer = under_way[0]
+                if answer.done():
+                    under_way.popleft()
+                    self._take_all(request, answer.result())
+                elif len(under_way) < _MOST_UNDER_WAY and self._session_id and (self._changed or self._forgotten):
+                    under_way.append(await self._send(connection))
+                else:
+                    await self._wake.wait()
+        finally:
+            for _, answer in under_way:
+                answer.add_done_callback(_unheard)
+
+    async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._disconnect()
             self._connection = await self._connect(self.leader)
-        request = self._request()
-        response: FetchResponse = await self._connection.call(
-            request, _FETCH_VERSION, timeout_ms=self._settings.timeout_ms
-        )
+            await self._connection.negotiate(timeout_ms=self._settings.timeout_ms)
+            self._version = self._connection.pick(_FETCH, _VERSIONS)
+        if self._version < _TELLS_DIVERGENCE:
+            for one in self._copying.values():
+                if not one.is_in_line and not one.is_resting:
+                    self._start_repair(one, self._repairs.ask_where_they_part(one))
+        return self._connection
+
+    async def _send(self, connection: Connection) -> tuple[int, asyncio.Future[FetchResponse]]:
+        self._requests += 1
+        await connection.drain()
+        answer = connection.send(self._request(), self._version, timeout_ms=self._settings.timeout_ms)
+        answer.add_done_callback(lambda _: self._wake.set())
+        if self._session_id:
+            self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
+        return self._requests, answer
+
+    def _take_all(self, request: int, response: FetchResponse) -> None:
         code = ErrorCode(response.error_code)
         if code in _SESSION_LOST:
-            self._begin_session(
-                response.session_id if code is not ErrorCode.FETCH_SESSION_ID_NOT_FOUND else _NO_SESSION
-            )
+            self._begin_session()
             return
         if code is not ErrorCode.NONE:
             raise TidelogError(f"the leader answers {code.name}")
-        self._session_id = response.session_id
-        self._session_epoch = _FIRST_EPOCH if not response.session_id else self._session_epoch + 1
+        if response.session_id != self._session_id:
+            self._session_id = response.session_id
+            self._session_epoch = 1 if response.session_id else _FIRST_EPOCH
         for topic in response.responses:
             for answer in topic.partitions:
-                name = TopicPartition(self._names.get(topic.topic_id, ""), answer.partition_index)
-                one = self._copying.get(name)
-                if one is not None and self._is_awaited(one):
+                topic_name = topic.topic or self._names.get(topic.topic_id, "")
+                one = self._copying.get(TopicPartition(topic_name, answer.partition_index))
+                if one is not None and one.is_awaited(request):
                     self._take(one, answer)
-
-    def _is_awaited(self, one: _Copying) -> bool:
-        """Answers of an earlier term, or to what was asked before the log was cut, come late and mean nothing."""
-        return not one.is_over and not one.is_resting and one.asked_offset == one.partition.log.log_end_offset
 
     def _request(self) -> FetchRequest:
         """A full one at first, then only what is new (KIP-227)."""
         is_full = self._session_epoch == _FIRST_EPOCH
-        names = list(self._copying) if is_full else list(self._changed)
         topics: dict[bytes, FetchTopic] = {}
-        for name in names:
+        for name in list(self._copying) if is_full else list(self._changed):
             one = self._copying[name]
-            if one.is_resting:
-                continue
-            log, topic_id = one.partition.log, one.partition.topic_id
-            one.asked_offset = log.log_end_offset
-            topics.setdefault(topic_id, FetchTopic(topic_id=topic_id)).partitions.append(
-                FetchPartition(
-                    partition=name.partition,
-                    current_leader_epoch=one.epoch,
-                    fetch_offset=log.log_end_offset,
-                    last_fetched_epoch=log.epochs.latest_epoch if len(log.epochs) else NO_EPOCH,
-                    log_start_offset=log.log_start_offset,
-                    partition_max_bytes=self._settings.max_bytes,
-                )
-            )
+            if not one.is_resting:
+                topic_id = one.partition.topic_id
+                topic = topics.setdefault(topic_id, FetchTopic(topic=name.topic, topic_id=topic_id))
+                topic.partitions.append(self._position(one))
         forgotten: dict[bytes, FetchRequestForgottenTopic] = {}
-        if not is_full:
-            for name, topic_id in self._forgotten.items():
-                forgotten.setdefault(topic_id, FetchRequestForgottenTopic(topic_id=topic_id)).partitions.append(
-                    name.partition
-                )
+        for name, topic_id in () if is_full else self._forgotten.items():
+            gone = forgotten.setdefault(topic_id, FetchRequestForgottenTopic(topic=name.topic, topic_id=topic_id))
+            gone.partitions.append(name.partition)
         self._changed.clear()
         self._forgotten.clear()
         settings = self._settings
-        return FetchRequest(
-            replica_state=FetchRequestReplicaState(replica_id=self._own, replica_epoch=self._broker_epoch()),
+        request = FetchRequest(
             max_wait_ms=settings.wait_max_ms,
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
@@ -216,9 +231,28 @@ class Fetcher:
             topics=list(topics.values()),
             forgotten_topics_data=list(forgotten.values()),
         )
+        if self._version >= _HAS_REPLICA_STATE:
+            state = FetchRequestReplicaState(replica_id=self._own, replica_epoch=self._broker_epoch())
+            request.replica_state = state
+        else:
+            request.replica_id = self._own
+        return request
 
-    def _begin_session(self, session_id: int = _NO_SESSION) -> None:
-        self._session_id, self._session_epoch = session_id, _FIRST_EPOCH
+    def _position(self, one: Copying) -> FetchPartition:
+        log = one.partition.log
+        one.asked_offset, one.asked_in = log.log_end_offset, self._requests
+        tells_epoch = self._version >= _TELLS_DIVERGENCE and len(log.epochs)
+        return FetchPartition(
+            partition=one.partition.name.partition,
+            current_leader_epoch=one.epoch,
+            fetch_offset=log.log_end_offset,
+            last_fetched_epoch=log.epochs.latest_epoch if tells_epoch else NO_EPOCH,
+            log_start_offset=log.log_start_offset,
+            partition_max_bytes=self._settings.max_bytes,
+        )
+
+    def _begin_session(self) -> None:
+        self._session_id, self._session_epoch = _NO_SESSION, _FIRST_EPOCH
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -226,30 +260,26 @@ class Fetcher:
         self._connection = None
         self._begin_session()
 
-    async def _rest(self) -> None:
-        await asyncio.sleep(self._settings.backoff_ms / 1000)
-
     # Answers
 
-    def _take(self, one: _Copying, answer: FetchResponsePartitionData) -> None:
+    def _take(self, one: Copying, answer: FetchResponsePartitionData) -> None:
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.NONE and (answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0):
-            epoch = answer.diverging_epoch
-            log = one.partition.log
-            point = log.epochs.truncation_point(epoch.epoch, epoch.end_offset, log.log_end_offset)
-            self._start_repair(one, self._cut(one, point.offset))
+            told = EpochAnswer(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
+            self._start_repair(one, self._repairs.cut_where_they_part(one, told))
         elif code is ErrorCode.NONE:
             self._copy(one, answer)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._start_repair(one, self._come_into_range(one))
+            self._start_repair(one, self._repairs.come_into_range(one))
         elif code is ErrorCode.FENCED_LEADER_EPOCH:
             self._set_aside(one)  # there is a newer leader; the controller will say who
         else:
             self._rest_a_while(one, code.name)
 
-    def _copy(self, one: _Copying, answer: FetchResponsePartitionData) -> None:
+    def _copy(self, one: Copying, answer: FetchResponsePartitionData) -> None:
         """Append, so the log end moves; then HW (S2.8); then what the leader no longer has."""
         partition, log = one.partition, one.partition.log
+        one.failures = 0
         try:
             if answer.records:
                 log.append_as_follower(answer.records)
@@ -259,37 +289,39 @@ class Fetcher:
                 advance_log_start(log, min(answer.log_start_offset, log.high_watermark))
                 self._changed[partition.name] = None
         except CorruptBatchError as failure:
+            one.failures = _LASTING
             self._rest_a_while(one, str(failure))
         except StorageError as failure:
             self._set_aside(one)
             _log.error("%s is no longer copied: %s", partition.name, failure)
 
-    def _rest_a_while(self, one: _Copying, why: str) -> None:
+    def _rest_a_while(self, one: Copying, why: str) -> None:
         _log.info("%s is not fetched from broker %d for a while: %s", one.partition.name, self.leader, why)
         self._set_aside(one)
-        asyncio.get_running_loop().call_later(self._settings.backoff_ms / 1000, self._go_on, one)
+        one.failures += 1
+        asyncio.get_running_loop().call_later(self._settings.rest_s(one.failures), self._go_on, one)
 
-    def _set_aside(self, one: _Copying) -> None:
+    def _set_aside(self, one: Copying) -> None:
         """It rests, and the leader is told: a partition in error would be answered at once again and again."""
         one.is_resting = True
-        one.asked_offset = _NOT_ASKED
+        one.asked_offset = NOT_ASKED
         self._changed.pop(one.partition.name, None)
         self._forgotten[one.partition.name] = one.partition.topic_id
 
-    def _go_on(self, one: _Copying) -> None:
+    def _go_on(self, one: Copying) -> None:
         if self._copying.get(one.partition.name) is one:
             one.is_resting = False
             self._forgotten.pop(one.partition.name, None)
             self._changed[one.partition.name] = None
             self._wake.set()
 
-    # Repairs: what takes a log apart, while the partition rests
+    # Repairs
 
-    def _start_repair(self, one: _Copying, steps: Awaitable[None]) -> None:
+    def _start_repair(self, one: Copying, steps: Awaitable[None]) -> None:
         self._set_aside(one)
         one.repair = asyncio.ensure_future(self._repair(one, steps))
 
-    async def _repair(self, one: _Copying, steps: Awaitable[None]) -> None:
+    async def _repair(self, one: Copying, steps: Awaitable[None]) -> None:
         try:
             await steps
         except (TidelogError, OSError) as failure:
@@ -300,40 +332,8 @@ class Fetcher:
         one.repair = None
         self._go_on(one)
 
-    async def _cut(self, one: _Copying, offset: int) -> None:
-        log = one.partition.log
-        _log.info("%s is cut from %d to %d, where its leader's log parts", log.partition, log.log_end_offset, offset)
-        await truncate_to(log, offset)
 
-    async def _come_into_range(self, one: _Copying) -> None:
-        """Past the leader's end, cut to it; before its start, begin there (S1.5)."""
-        connection = await self._connect(self.leader)
-        try:
-            start = await self._leader_offset(connection, one, _EARLIEST)
-            end = await self._leader_offset(connection, one, _LATEST)
-        finally:
-            connection.close()
-        log = one.partition.log
-        action = out_of_range(Extent(log.log_start_offset, log.log_end_offset), Extent(start, end))
-        if one.is_over:
-            return
-        if isinstance(action, CutTo):
-            await self._cut(one, action.offset)
-        elif isinstance(action, StartAt):
-            _log.warning("%s begins anew at %d: its leader has nothing before", log.partition, action.offset)
-            await restart_at(log, action.offset)
-
-    async def _leader_offset(self, connection: Connection, one: _Copying, timestamp: int) -> int:
-        name = one.partition.name
-        wanted = ListOffsetsPartition(
-            partition_index=name.partition, current_leader_epoch=one.epoch, timestamp=timestamp
-        )
-        request = ListOffsetsRequest(
-            replica_id=self._own, topics=[ListOffsetsTopic(name=name.topic, partitions=[wanted])]
-        )
-        response = await connection.call(request, _LIST_OFFSETS_VERSION, timeout_ms=self._settings.timeout_ms)
-        answer = response.topics[0].partitions[0]
-        if answer.error_code:
-            raise TidelogError(f"the leader answers {ErrorCode(answer.error_code).name} for {name}")
-        offset: int = answer.offset
-        return offset
+def _unheard(answer: asyncio.Future[FetchResponse]) -> None:
+    """Nobody waits for it any more, nor for why it did not come."""
+    if not answer.cancelled():
+        answer.exception()

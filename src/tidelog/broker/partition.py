@@ -196,6 +196,12 @@ class Partition:
             self._try_grow(leader)
         self._try_advance(leader)
 
+    def try_grow_isr(self) -> None:
+        """Whoever could not join before may be able to now."""
+        leader = self.leader
+        if leader is not None and len(leader.isr) < len(leader.replicas):
+            self._try_grow(leader)
+
     def _try_grow(self, leader: Leader, *followers: BrokerId) -> None:
         """Ask for a larger ISR if one of these may join, or one of all.
 

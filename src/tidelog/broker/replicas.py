@@ -246,6 +246,11 @@ class Replicas:
         for partition in self.partitions.values():
             partition.follow()
 
+    def brokers_came(self) -> None:
+        """A follower that was not known to be alive when it caught up may join an ISR now."""
+        for partition in self.partitions.values():
+            partition.try_grow_isr()
+
     def follower_seen(self, follower: BrokerId) -> None:
         """It fetches, whatever it asked for."""
         self.followers_seen[follower] = self._clock.monotonic_ns() // 1_000_000

@@ -1,4 +1,9 @@
-"""The .snapshot files: what was known of the producers at one offset, so that opening a log need not read all of it."""
+"""The .snapshot files: what was known of the producers at one offset, so that opening a log need not read all of it.
+
+Kafka's file keeps the last batch of a producer only, and a retry of one before it would be out of order after the log
+was opened or cut. Ours keeps the others behind Kafka's entries, under the same CRC, where Kafka does not look; without
+them it is read as Kafka's.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,26 @@ _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _ENTRIES_START = _HEAD.size + _COUNT.size
+_EARLIER_MARK = b"tide"
+_EARLIER_COUNT = struct.Struct(">B")
+_EARLIER = struct.Struct(">iqiq")
 
 
 class CorruptSnapshotError(TidelogError):
     """A snapshot that cannot be used. It is only a shortcut: remove it and take an older one, or none."""
 
 
+class EarlierBatch(NamedTuple):
+    """A batch that a producer wrote before its last one, and may send again."""
+
+    last_sequence: int
+    last_offset: Offset
+    offset_delta: int
+    timestamp: int
+
+
 class SnapshotEntry(NamedTuple):
-    """One producer. Of its last batches a snapshot keeps only the last; `last_offset` is -1 if there was none."""
+    """One producer and its last batch; `last_offset` is -1 if there was none."""
 
     producer_id: ProducerId
     epoch: Epoch
@@ -39,11 +56,19 @@ class SnapshotEntry(NamedTuple):
     coordinator_epoch: Epoch
     txn_first_offset: Offset
     """Where the ongoing transaction starts, or -1."""
+    earlier: tuple[EarlierBatch, ...] = ()
+    """Of the same epoch, oldest first."""
 
 
 def encode_snapshot(entries: Sequence[SnapshotEntry]) -> bytes:
-    body = _COUNT.pack(len(entries)) + b"".join(starmap(_ENTRY.pack, entries))
+    body = _COUNT.pack(len(entries)) + b"".join(_ENTRY.pack(*entry[:-1]) for entry in entries)
+    if any(entry.earlier for entry in entries):
+        body += _EARLIER_MARK + b"".join(_encode_earlier(entry.earlier) for entry in entries)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def _encode_earlier(earlier: Sequence[EarlierBatch]) -> bytes:
+    return _EARLIER_COUNT.pack(len(earlier)) + b"".join(starmap(_EARLIER.pack, earlier))
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
@@ -55,9 +80,31 @@ def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
     if crc32c(memoryview(data)[_HEAD.size :]) != crc:
         raise CorruptSnapshotError("producer snapshot fails its CRC")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
-    if count * _ENTRY.size != len(data) - _ENTRIES_START:
+    end = _ENTRIES_START + count * _ENTRY.size
+    if not _ENTRIES_START <= end <= len(data):
         raise CorruptSnapshotError(f"producer snapshot announces {count} entries, but has {len(data)} bytes")
-    return list(starmap(SnapshotEntry, _ENTRY.iter_unpack(memoryview(data)[_ENTRIES_START:])))
+    entries = list(starmap(SnapshotEntry, _ENTRY.iter_unpack(memoryview(data)[_ENTRIES_START:end])))
+    return entries if end == len(data) else _with_earlier(entries, data, end)
+
+
+def _with_earlier(entries: list[SnapshotEntry], data: bytes, position: int) -> list[SnapshotEntry]:
+    if data[position : position + len(_EARLIER_MARK)] != _EARLIER_MARK:
+        raise CorruptSnapshotError(f"producer snapshot has unknown bytes behind its {len(entries)} entries")
+    position += len(_EARLIER_MARK)
+    whole = []
+    try:
+        for entry in entries:
+            (count,) = _EARLIER_COUNT.unpack_from(data, position)
+            position += _EARLIER_COUNT.size
+            starts = range(position, position + count * _EARLIER.size, _EARLIER.size)
+            earlier = tuple(EarlierBatch(*_EARLIER.unpack_from(data, start)) for start in starts)
+            position += count * _EARLIER.size
+            whole.append(entry._replace(earlier=earlier))
+    except struct.error as short:
+        raise CorruptSnapshotError("producer snapshot ends within the batches of a producer") from short
+    if position != len(data):
+        raise CorruptSnapshotError("producer snapshot is longer than what it announces")
+    return whole
 
 
 def snapshot_name(offset: Offset) -> str:

@@ -19,7 +19,7 @@ from tidelog.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from tidelog.log.producer_snapshot import SnapshotEntry
+from tidelog.log.producer_snapshot import EarlierBatch, SnapshotEntry
 from tidelog.records.header import BatchHeader
 from tidelog.types import NO_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Epoch, Offset, ProducerId
 
@@ -118,6 +118,10 @@ class ProducerState:
             timestamp=self.last_timestamp,
             coordinator_epoch=self.coordinator_epoch,
             txn_first_offset=self.txn_first_offset,
+            earlier=tuple(
+                EarlierBatch(last, last_offset, last_offset - base_offset, timestamp)
+                for _, last, base_offset, last_offset, timestamp in list(self.batches)[:-1]
+            ),
         )
 
     @classmethod
@@ -127,11 +131,11 @@ class ProducerState:
         state.coordinator_epoch = entry.coordinator_epoch
         state.txn_first_offset = max(entry.txn_first_offset, NO_TRANSACTION)
         if entry.last_offset >= 0:
-            last = entry.last_sequence
-            first = (last - entry.offset_delta) & _SEQUENCE_MASK if last >= 0 else NO_SEQUENCE
-            base_offset = entry.last_offset - entry.offset_delta
-            state.batches.append((first, last, base_offset, entry.last_offset, entry.timestamp))
-            state.next_sequence = (last + 1) & _SEQUENCE_MASK
+            last_batch = EarlierBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
+            for last, last_offset, delta, timestamp in (*entry.earlier, last_batch):
+                first = (last - delta) & _SEQUENCE_MASK if last >= 0 else NO_SEQUENCE
+                state.batches.append((first, last, last_offset - delta, last_offset, timestamp))
+            state.next_sequence = (entry.last_sequence + 1) & _SEQUENCE_MASK
         return state
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.dispatch import HangUpError
 from tidelog.broker.metadata import FULL_UPDATE
 from tidelog.broker.partition import RequestError
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
 from tidelog.types import NO_EPOCH, Epoch, TopicPartition
 from tidelog.wire.messages.controller import (
@@ -29,17 +30,13 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-class NotAMemberError(TidelogError):
-    """Ends the connection, so that the request is sent again when the broker has joined the cluster."""
-
-
 def _check(broker: Broker, controller_epoch: Epoch, broker_epoch: Epoch) -> None:
     """A request meant for an earlier life of this broker, or from a controller that was replaced, is void.
 
     Between two lives nobody can tell which one is meant: the controller has to come again.
     """
     if broker.epoch == NO_EPOCH:
-        raise NotAMemberError(f"broker {broker.id} is not registered")
+        raise HangUpError(f"broker {broker.id} is not registered")
     if 0 <= broker_epoch < broker.epoch:
         raise RequestError(ErrorCode.STALE_BROKER_EPOCH)
     broker.replicas.check_controller(controller_epoch)
@@ -95,5 +92,8 @@ def update_metadata(broker: Broker, request: UpdateMetadataRequest, call: Call) 
         _check(broker, request.controller_epoch, request.broker_epoch)
     except RequestError as failure:
         return UpdateMetadataResponse(error_code=failure.code)
+    known = broker.metadata.brokers
     broker.metadata.apply(request)
+    if not broker.metadata.brokers.keys() <= known.keys():
+        broker.replicas.brokers_came()
     return UpdateMetadataResponse()

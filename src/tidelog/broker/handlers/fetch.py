@@ -52,6 +52,8 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     session, is_incremental = opened
+    if session.parked is not None:
+        session.parked.give_way()
     for topic in request.forgotten_topics_data:
         for index in topic.partitions:
             session.drop((topic.topic_id if by_id else topic.topic, index))
@@ -178,6 +180,11 @@ class _Fetch:
             return
         if self._is_satisfied:
             _finish(self._done)
+
+    def give_way(self) -> None:
+        """The next fetch of the session has come already: answers keep their order, so this one is not held back."""
+        assert self._done is not None
+        _finish(self._done)
 
     # Reading
 
