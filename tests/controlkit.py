@@ -19,6 +19,7 @@ from tidelog.controller.topics import Defaults
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.coordination.port import Node, NoNodeError, Op, OpResult, Session, SessionLostError
 from tidelog.errors import ErrorCode
+from tidelog.host.clock import SystemClock
 from tidelog.lab.clock import SimClock
 from tidelog.lab.world import World
 from tidelog.net.calling import CannotConnectError, ConnectionClosedError
@@ -127,7 +128,7 @@ class FakeBroker:
         self.rack = rack
         self.session: Session | None = None
         self.epoch = -1
-        self.metadata = MetadataCache()
+        self.metadata = MetadataCache(SystemClock())
         self.replicas: dict[TopicPartition, Any] = {}
         self.failing: set[TopicPartition] = set()
         """Replicas whose log directory failed."""

@@ -324,7 +324,7 @@ def test_a_long_poll_hears_of_the_end_at_once(end: str) -> None:
             code
             == {
                 "leader": ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "delete": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "delete": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 "offline": ErrorCode.KAFKA_STORAGE_ERROR,
             }[end]
         )

@@ -9,6 +9,7 @@ import pytest
 from tests.brokerkit import Kit, eventually, run, within
 from tidelog.broker.metadata import FULL_UPDATE, LEADER_DURING_DELETE, MetadataCache
 from tidelog.errors import ErrorCode
+from tidelog.host.clock import SystemClock
 from tidelog.net.calling import Connection
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import (
@@ -235,7 +236,7 @@ def _update(
 
 
 def test_the_cache_follows_topics_that_come_and_go() -> None:
-    cache = MetadataCache()
+    cache = MetadataCache(SystemClock())
     a, b, c = b"a" * 16, b"b" * 16, b"c" * 16
     cache.apply(_update({"a": (a, {0: 1, 1: 2}), "b": (b, {0: 1})}))
     assert (cache.name_of(a), cache.name_of(b), cache.controller_id) == ("a", "b", 2)
@@ -249,6 +250,34 @@ def test_the_cache_follows_topics_that_come_and_go() -> None:
     assert (cache.name_of(c), cache.name_of(a)) == ("a", None)
     cache.apply(_update({"b": (c, {0: 1})}, full=True))
     assert (cache.topic("a"), cache.name_of(b), cache.name_of(c)) == (None, None, "b")
+
+
+def test_a_broker_that_is_gone_is_listed_for_clients_a_while_longer() -> None:
+    now_ns = 5
+
+    class StillClock(SystemClock):
+        def monotonic_ns(self) -> int:
+            return now_ns
+
+    cache = MetadataCache(StillClock())
+    both, alone = _update({}), _update({})
+    del alone.live_brokers[0]
+    stayed, gone = (broker.id for broker in reversed(both.live_brokers))
+
+    def listed() -> list[int]:
+        return [broker.id for broker in cache.listed_on("PLAINTEXT")]
+
+    cache.apply(both)
+    cache.apply(alone)
+    assert list(cache.brokers) == [broker.id for broker in cache.brokers_on("PLAINTEXT")] == [stayed]
+    assert listed() == sorted([stayed, gone])
+    now_ns += 2_900_000_000
+    cache.apply(alone)
+    assert listed() == sorted([stayed, gone]), "counted from when it went"
+    now_ns += 200_000_000
+    assert listed() == [stayed]
+    cache.apply(both)
+    assert listed() == sorted([stayed, gone])
 
 
 def test_leaders_that_cannot_be_reached() -> None:
@@ -340,7 +369,7 @@ def test_described_partitions() -> None:
 
 def test_waiting_for_the_cache() -> None:
     async def main() -> None:
-        cache = MetadataCache()
+        cache = MetadataCache(SystemClock())
         waiting = asyncio.ensure_future(cache.wait_until(lambda: cache.topic("a") is not None, 5))
         assert not await cache.wait_until(lambda: cache.topic("a") is not None, 0.01)
         assert not waiting.done()

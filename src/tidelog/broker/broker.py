@@ -71,7 +71,7 @@ class Broker:
         self.served = SERVED
         self.metrics = Metrics()
         self.counts = TopicCounts(self.metrics)
-        self.metadata = MetadataCache()
+        self.metadata = MetadataCache(self.clock)
         self.cluster_id = ""
         self.epoch = NO_EPOCH
         """Of this life: the creation id of the broker's node. Requests meant for an earlier one are void, and between
@@ -89,10 +89,10 @@ class Broker:
         )
         self.auto_creation = AutoCreation(self)
         self._dispatcher = Dispatcher(SERVED, self.clock, self.metrics)
-        channel = RequestChannel(
+        self.channel = RequestChannel(
             self._dispatcher.handle, config["queued.max.requests"], CONTROL_KEYS, self.clock, self.metrics
         )
-        self.server = SocketServer(channel, _limits(config), self._dispatcher.sent, self.metrics)
+        self.server = SocketServer(self.channel, _limits(config), self._dispatcher.sent, self.metrics)
         self.dynamic_config: DynamicConfig
         self.neighbours = Neighbours(
             self.id, self.metadata, self.inter_broker_listener, lambda: int(self.config["controller.socket.timeout.ms"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tidelog.errors import TidelogError, UnsupportedVersionError, WireError
 from tidelog.metrics import Metrics
@@ -33,11 +33,42 @@ class HangUpError(TidelogError):
     """Raised by a handler that has no answer: the connection is closed, and whoever asked has to come again."""
 
 
+MakeAnswer: TypeAlias = Callable[[], Message | Awaitable[Message]]
+
+
+class Later:
+    """An answer that is not there yet: given by whoever holds this, once, and not before the handler has returned.
+
+    A callback and no coroutine: requests in purgatory are answered within the turn that ends their waiting.
+    """
+
+    __slots__ = ("_send",)
+
+    def __init__(self) -> None:
+        self._send: Callable[[MakeAnswer], None] | None = None
+
+    def sent_by(self, send: Callable[[MakeAnswer], None]) -> None:
+        """`send` gets what makes the answer."""
+        assert self._send is None, "an answer goes one way"
+        self._send = send
+
+    def answer(self, make: MakeAnswer) -> None:
+        assert self._send is not None, "the handler has not returned"
+        self._send(make)
+
+    async def wait(self) -> Message:
+        """For a handler that has awaited something else before."""
+        told: asyncio.Future[MakeAnswer] = asyncio.get_running_loop().create_future()
+        self.sent_by(lambda make: None if told.done() else told.set_result(make))
+        made = (await told)()
+        return made if isinstance(made, Message) else await made
+
+
 class Served(NamedTuple):
     """One API as this broker serves it."""
 
     versions: Versions
-    handler: Callable[[Any, Any, Call], Message | Awaitable[Message | None] | None]
+    handler: Callable[[Any, Any, Call], Message | Later | Awaitable[Message | None] | None]
     """Answers at once, or later; None is no answer."""
 
 
@@ -81,6 +112,7 @@ class Dispatcher:
         self._metrics = metrics
         self._stages: dict[int, _Stages] = {}
         self._later: dict[asyncio.Task[None], None] = {}
+        self._parked: dict[Call, None] = {}
         self._refused = metrics.counter("kafka_network_request_channel_refused_requests_total")
         self.broker: Broker | None = None
         """Set when the broker is complete; nothing is served before."""
@@ -111,12 +143,31 @@ class Dispatcher:
             if isinstance(result, Message) or result is None:
                 self._answer(call, result)
                 return
+            if isinstance(result, Later):
+                self._parked[call] = None
+                result.sent_by(lambda make: self._answer_parked(call, make))
+                return
         except Exception as failure:
             self._failed(call, failure)
             return
+        self._await(call, result)
+
+    def _await(self, call: Call, result: Awaitable[Message | None]) -> None:
         task = asyncio.ensure_future(self._answer_later(call, result))
         self._later[task] = None
         task.add_done_callback(lambda task: self._later.pop(task))
+
+    def _answer_parked(self, call: Call, make: MakeAnswer) -> None:
+        self._parked.pop(call, None)
+        try:
+            made = make()
+            if isinstance(made, Message):
+                self._answer(call, made)
+                return
+        except Exception as failure:
+            self._failed(call, failure)
+            return
+        self._await(call, made)
 
     async def _answer_later(self, call: Call, result: Awaitable[Message | None]) -> None:
         try:
@@ -171,6 +222,8 @@ class Dispatcher:
             stages.sort()
 
     async def close(self) -> None:
+        for call in list(self._parked):
+            call.connection.close(f"{API[call.api_key].name} was given up")
         for task in list(self._later):
             task.cancel()
         await asyncio.gather(*self._later, return_exceptions=True)

@@ -39,6 +39,7 @@ class FetchItem:
 
     __slots__ = (
         "current_leader_epoch",
+        "diverges",
         "fetch_offset",
         "index",
         "key",
@@ -67,6 +68,8 @@ class FetchItem:
         self.last_fetched_epoch = NO_EPOCH
         self.log_start_offset: Offset = -1
         """Of the follower's own log."""
+        self.diverges = False
+        """The client's log and this one part before what it asks for, and the answer says where."""
         self.told_high_watermark = -1
         self.told_log_start = -1
 
@@ -107,7 +110,7 @@ class FetchItem:
             answer.high_watermark == self.told_high_watermark
             and answer.log_start_offset == self.told_log_start
             and not answer.error_code
-            and answer.diverging_epoch.epoch < 0
+            and not self.diverges
             and (answer.records is None or len(answer.records) == 0)
         )
         self.told_high_watermark, self.told_log_start = answer.high_watermark, answer.log_start_offset

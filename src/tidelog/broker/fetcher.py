@@ -33,7 +33,6 @@ _FETCH = FetchRequest.__schema__.api_key
 _VERSIONS = Versions(11, 17)
 _TELLS_DIVERGENCE, _HAS_REPLICA_STATE = 12, 15
 _NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, 2**31 - 1
-_MOST_UNDER_WAY = 2
 _FIRST_REST_MS = 10
 _LASTING = 20
 """As many failures as make a rest a long one."""
@@ -90,6 +89,8 @@ class Fetcher:
         self._connection: Connection | None = None
         self._version = _VERSIONS.last
         self._repairs = Repairs(own, lambda: connect(leader), settings.timeout_ms)
+        self._under_way: deque[tuple[int, asyncio.Future[FetchResponse]]] = deque()
+        self._is_nudging = False
         self._wake = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
@@ -108,7 +109,7 @@ class Fetcher:
         if not len(log.epochs) and log.log_end_offset > log.high_watermark:
             # Without any epoch there is nothing to compare: here alone HW decides (S4.7).
             self._start_repair(one, self._repairs.cut(one, log.high_watermark))
-        self._wake.set()
+        self._something_is_due()
 
     async def remove(self, partition: Partition) -> None:
         """When this returns, nothing of this fetcher touches the log any more."""
@@ -151,21 +152,31 @@ class Fetcher:
         answer: a second request goes behind the first, which makes the leader answer that one at once.
         """
         connection = await self._connected()
-        under_way = deque([await self._send(connection)])
+        await connection.drain()
+        under_way = self._under_way
+        self._send(connection)
         try:
             while under_way:
-                self._wake.clear()
                 request, answer = under_way[0]
-                if answer.done():
-                    under_way.popleft()
-                    self._take_all(request, answer.result())
-                elif len(under_way) < _MOST_UNDER_WAY and self._session_id and (self._changed or self._forgotten):
-                    under_way.append(await self._send(connection))
-                else:
-                    await self._wake.wait()
+                response = await answer
+                under_way.popleft()
+                self._take_all(request, response)
         finally:
-            for _, answer in under_way:
-                answer.add_done_callback(_unheard)
+            while under_way:
+                under_way.popleft()[1].add_done_callback(_unheard)
+
+    def _something_is_due(self) -> None:
+        self._wake.set()
+        if not self._is_nudging and self._under_way:
+            self._is_nudging = True
+            asyncio.get_running_loop().call_soon(self._nudge)
+
+    def _nudge(self) -> None:
+        """Once for all that became due together."""
+        self._is_nudging = False
+        is_held_back = self._session_id and len(self._under_way) == 1
+        if self._connection is not None and is_held_back and (self._changed or self._forgotten):
+            self._send(self._connection)
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -179,14 +190,12 @@ class Fetcher:
                     self._start_repair(one, self._repairs.ask_where_they_part(one))
         return self._connection
 
-    async def _send(self, connection: Connection) -> tuple[int, asyncio.Future[FetchResponse]]:
+    def _send(self, connection: Connection) -> None:
         self._requests += 1
-        await connection.drain()
         answer = connection.send(self._request(), self._version, timeout_ms=self._settings.timeout_ms)
-        answer.add_done_callback(lambda _: self._wake.set())
+        self._under_way.append((self._requests, answer))
         if self._session_id:
             self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
-        return self._requests, answer
 
     def _take_all(self, request: int, response: FetchResponse) -> None:
         code = ErrorCode(response.error_code)
@@ -313,7 +322,7 @@ class Fetcher:
             one.is_resting = False
             self._forgotten.pop(one.partition.name, None)
             self._changed[one.partition.name] = None
-            self._wake.set()
+            self._something_is_due()
 
     # Repairs
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from tidelog.ports import Clock
 from tidelog.types import BrokerId, Epoch
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import UpdateMetadataPartitionState, UpdateMetadataRequest
@@ -14,9 +15,10 @@ NO_LEADER = -1
 LEADER_DURING_DELETE = -2
 """A partition with this leader is being deleted, and is not known any more."""
 
-
 FULL_UPDATE = 2
 """The type of an UpdateMetadata that names every topic there is."""
+
+_LISTED_AFTER_DEATH_NS = 3_000_000_000
 
 
 class Endpoint(NamedTuple):
@@ -60,8 +62,11 @@ class LeaderAt(NamedTuple):
 class MetadataCache:
     """Replaced piece by piece by each UpdateMetadata; nobody else changes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.brokers: dict[BrokerId, LiveBroker] = {}
+        self._clock = clock
+        self._lately_gone: dict[BrokerId, tuple[LiveBroker, int]] = {}
+        """And until when they are listed."""
         self.topics: dict[str, TopicMetadata] = {}
         self.controller_id: BrokerId = NO_LEADER
         self.is_complete = False
@@ -88,10 +93,27 @@ class MetadataCache:
 
     def brokers_on(self, listener: str) -> list[LiveBroker]:
         """Those that can be reached through a listener, by id."""
-        return [broker for _, broker in sorted(self.brokers.items()) if listener in broker.endpoints]
+        return _reachable(self.brokers, listener)
+
+    def listed_on(self, listener: str) -> list[LiveBroker]:
+        """What clients are told: those, and for a while those that are gone.
+
+        A death is seen here within milliseconds, while clients know clusters where it takes a session timeout.
+        librdkafka (2.16) takes partitions away from their new leader again when the answer that names that leader is
+        also the first not to list the old one, and leaves them alone until the next refresh, a second later.
+        """
+        now_ns = self._clock.monotonic_ns()
+        self._lately_gone = {
+            broker: (one, until_ns)
+            for broker, (one, until_ns) in self._lately_gone.items()
+            if until_ns > now_ns and broker not in self.brokers
+        }
+        gone = {broker: one for broker, (one, _) in self._lately_gone.items()}
+        return _reachable(gone | self.brokers, listener)
 
     def apply(self, request: UpdateMetadataRequest) -> None:
         self.controller_id = request.controller_id
+        known = self.brokers
         self.brokers = {
             broker.id: LiveBroker(
                 broker.id,
@@ -100,6 +122,8 @@ class MetadataCache:
             )
             for broker in request.live_brokers
         }
+        until_ns = self._clock.monotonic_ns() + _LISTED_AFTER_DEATH_NS
+        self._lately_gone |= {broker: (one, until_ns) for broker, one in known.items() if broker not in self.brokers}
         if request.type == FULL_UPDATE:
             self.is_complete = True
             named = {topic.topic_name for topic in request.topic_states}
@@ -156,3 +180,7 @@ class MetadataCache:
             timer.cancel()
             del self._waiting[future]
         return True
+
+
+def _reachable(brokers: Mapping[BrokerId, LiveBroker], listener: str) -> list[LiveBroker]:
+    return [broker for _, broker in sorted(brokers.items()) if listener in broker.endpoints]

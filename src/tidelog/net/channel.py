@@ -98,6 +98,7 @@ class RequestChannel:
         self.after_turn: list[Callable[[], None]] = []
         """Called when some requests were handled: the workers send what is ready."""
         self._handle = handle
+        self._end_of_turn: deque[Callable[[], None]] = deque()
         self._control: deque[Call] = deque()
         self._data: deque[Call] = deque()
         self._kept_out: deque[ServerConnection] = deque()
@@ -131,6 +132,13 @@ class RequestChannel:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
+    def at_end_of_turn(self, callback: Callable[[], None]) -> None:
+        """Call it when the requests that are being handled now have all been, before their answers are sent."""
+        if self.is_serving:
+            self._end_of_turn.append(callback)
+        else:
+            self._loop.call_soon(callback)
+
     def keep_out(self, connection: ServerConnection) -> None:
         """To be told by `resume` when there is room again."""
         if not connection.is_kept_out:
@@ -142,6 +150,8 @@ class RequestChannel:
         self.is_serving = True
         try:
             self._serve_turn()
+            while self._end_of_turn:
+                self._end_of_turn.popleft()()
             for send in self.after_turn:
                 send()
         finally:

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, cast
 
+from tidelog.broker.dispatch import Later
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchItem, FetchSession
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.regions import LogRegion
@@ -45,7 +46,7 @@ DEBUGGING_REPLICA = -2
 """Asks a replica for what it has itself, be it the leader or not."""
 
 
-def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Awaitable[FetchResponse]:
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Later | Awaitable[FetchResponse]:
     """What there is to read, at once or when there is enough of it (S2.10)."""
     by_id = call.version >= _TOPIC_IDS
     opened = broker.fetch_sessions.open(request, by_id)
@@ -99,9 +100,13 @@ class _Fetch:
         self._has_more = False
         """There is more than this answer can hold, or it stands in the next segment: no need to wait for anything."""
         self._is_cold = False
-        self._done: asyncio.Future[None] | None = None
+        self._is_woken = False
+        self._is_over = False
+        """It is parked no more."""
+        self._later = Later()
+        self._timer: asyncio.TimerHandle | None = None
 
-    def start(self) -> FetchResponse | Awaitable[FetchResponse]:
+    def start(self) -> FetchResponse | Later | Awaitable[FetchResponse]:
         try:
             self._read_dirty()
         except NotCachedError:
@@ -123,7 +128,7 @@ class _Fetch:
     async def _start_cold(self) -> FetchResponse:
         await self._read_dirty_cold()
         self._hear_follower()
-        return self._respond() if self._is_satisfied else await self._park()
+        return self._respond() if self._is_satisfied else cast(FetchResponse, await self._park().wait())
 
     def _hear_follower(self) -> None:
         """After the log was read: what the follower has, which may move HW (S2.7). Errors tell nothing (S2.5)."""
@@ -132,7 +137,7 @@ class _Fetch:
         self._broker.replicas.follower_seen(self._replica_id)
         for item in self._named:
             answer = self._answers.get(item)
-            if answer is None or answer.error_code or answer.diverging_epoch.epoch >= 0 or item.partition is None:
+            if answer is None or answer.error_code or item.diverges or item.partition is None:
                 continue
             if NO_EPOCH != item.current_leader_epoch != item.partition.leader_epoch:
                 continue  # the term ended while a disk thread was reading (edge case 5)
@@ -146,45 +151,51 @@ class _Fetch:
 
     # Purgatory
 
-    async def _park(self) -> FetchResponse:
+    def _park(self) -> Later:
         """Until the partitions' changes satisfy it, or its time is over."""
-        loop = asyncio.get_running_loop()
-        session = self._session
-        done = self._done = loop.create_future()
-        timer = loop.call_later(self._max_wait_s, _finish, done)
-        session.parked = self
-        self._call.when_gone = lambda: _finish(done)
+        self._timer = asyncio.get_running_loop().call_later(self._max_wait_s, self.give_way)
+        self._session.parked = self
+        self._call.when_gone = self.give_way
         if self._call.connection.is_closed:  # before it came here
-            _finish(done)
-        try:
+            self._wake_later(self.give_way)
+        elif self._session.dirty:
             self.wake()  # what changed while a disk thread was reading
-            await done
-        finally:
-            timer.cancel()
-            if session.parked is self:
-                session.parked = None
-        if self._is_cold:
-            await self._read_dirty_cold()
-        return self._respond()
+        return self._later
 
     def wake(self) -> None:
-        """Something changed: read that, and see whether it is enough now."""
-        assert self._done is not None
-        if self._done.done() or (not self._session.dirty and self._session.items):
+        """Something changed. All that the present turn of requests changes is read together, at its end."""
+        if not self._is_woken and not self._is_over:
+            self._is_woken = True
+            self._wake_later(self._look)
+
+    def _wake_later(self, callback: Callable[[], None]) -> None:
+        self._broker.channel.at_end_of_turn(callback)
+
+    def _look(self) -> None:
+        """Read what changed, and see whether it is enough now."""
+        self._is_woken = False
+        if self._is_over:
             return
         try:
             self._read_dirty()
         except NotCachedError:
             self._is_cold = True  # there is something, on the device
-            _finish(self._done)
-            return
-        if self._is_satisfied:
-            _finish(self._done)
+        if self._is_cold or self._is_satisfied:
+            self.give_way()
 
     def give_way(self) -> None:
-        """The next fetch of the session has come already: answers keep their order, so this one is not held back."""
-        assert self._done is not None
-        _finish(self._done)
+        """Answer with what there is: it is enough, its time is over, or the next fetch of the session has come already.
+
+        Answers keep their order, so one that is held back would hold back the next.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._session.parked is self:
+            self._session.parked = None
+        self._later.answer(self._respond_cold if self._is_cold else self._respond)
 
     # Reading
 
@@ -211,7 +222,7 @@ class _Fetch:
         self._answers[item] = answer
         size = len(answer.records) if answer.records is not None else 0
         self._bytes += size
-        is_error = answer.error_code != 0 or answer.diverging_epoch.epoch >= 0
+        is_error = answer.error_code != 0 or item.diverges
         self._has_error = self._has_error or is_error
         if is_error:
             return
@@ -310,11 +321,13 @@ class _Fetch:
             aborted_transactions=[] if self._committed_only else None,
             records=records_to_come(LogRegion(log, region)) if region is not None and region.size else b"",
         )
+        item.diverges = diverging is not None
         if diverging is not None:
             answer.diverging_epoch = diverging
         return answer
 
     def _refusal(self, item: FetchItem, failure: TidelogError) -> FetchResponsePartitionData:
+        item.diverges = False
         answer = FetchResponsePartitionData(
             partition_index=item.index,
             error_code=failure.code,
@@ -332,6 +345,10 @@ class _Fetch:
                     leader_id=leader.broker.id, leader_epoch=leader.epoch
                 )
         return answer
+
+    async def _respond_cold(self) -> FetchResponse:
+        await self._read_dirty_cold()
+        return self._respond()
 
     def _respond(self) -> FetchResponse:
         topics: dict[str | bytes, FetchableTopicResponse] = {}
@@ -372,11 +389,6 @@ class _Fetch:
                 host, port = broker.endpoints[self._call.listener]
                 found.append(FetchResponseNodeEndpoint(node_id=broker_id, host=host, port=port, rack=broker.rack))
         return found
-
-
-def _finish(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
 
 
 def _diverging_epoch(partition: Partition, item: FetchItem) -> FetchResponseEpochEndOffset | None:

@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker.dispatch import Later
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.write_rules import check, codec_of
 from tidelog.controller.topics import is_internal
@@ -70,7 +72,7 @@ class _Written:
 
 def produce(
     broker: Broker, request: ProduceRequest, call: Call
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+) -> ProduceResponse | Later | Awaitable[ProduceResponse | None] | None:
     """Append to each partition; answer when `acks` is fulfilled (S3.2)."""
     acks, by_id, is_current = request.acks, call.version >= _TOPIC_IDS, broker.is_current
     topics: list[TopicProduceResponse] = []
@@ -107,7 +109,7 @@ def produce(
     if acks == 0:
         return None
     if acks == ALL and must_wait:
-        return _finish_committed(broker, response, written, _Promise(acks, request.timeout_ms), call)
+        return _Commits(written, request.timeout_ms, lambda: _finish(broker, response, written, call))
     return _finish(broker, response, written, call)
 
 
@@ -178,7 +180,7 @@ async def _finish_flushed(
         _close_on_error(response, call)
         return None
     if promise.acks == ALL:
-        return await _finish_committed(broker, response, written, promise, call)
+        await _Commits(written, promise.timeout_ms, lambda: response).wait()
     return _finish(broker, response, written, call)
 
 
@@ -194,42 +196,40 @@ async def _flush(one: _Written) -> None:
     one.partition.appended_all()
 
 
-async def _finish_committed(
-    broker: Broker, response: ProduceResponse, written: list[_Written], promise: _Promise, call: Call
-) -> ProduceResponse:
-    """In purgatory until HW has passed all of them, or their time is over (S7.2)."""
-    deadline = asyncio.get_running_loop().time() + promise.timeout_ms / 1000
-    waiting: list[tuple[_Written, _Commit]] = []
-    for one in written:
-        if one.response.error_code:
-            continue
-        if one.is_committed:
-            one.response.error_code = one.partition.commit_result(one.leader)
-        else:
-            waiting.append((one, _Commit(one, deadline)))
-    for one, commit in waiting:
-        one.response.error_code = await commit.result
-    return _finish(broker, response, written, call)
+class _Commits(Later):
+    """A produce in purgatory: until HW has passed all that it wrote, or its time is over (S7.2)."""
 
+    __slots__ = ("_left", "_make", "_timer")
 
-class _Commit:
-    """Waits for HW to pass what was written to one partition, until its deadline."""
-
-    def __init__(self, one: _Written, deadline: float) -> None:
+    def __init__(self, written: Sequence[_Written], timeout_ms: int, make: Callable[[], ProduceResponse]) -> None:
+        super().__init__()
+        self._make = make
+        self._left: dict[_Written, Callable[[ErrorCode], None]] = {}
+        for one in written:
+            if one.response.error_code:
+                continue
+            if one.is_committed:
+                one.response.error_code = one.partition.commit_result(one.leader)
+            else:
+                answer = self._left[one] = partial(self._settled, one)
+                one.partition.when_committed(one.required_offset, answer)
         loop = asyncio.get_running_loop()
-        self.result: asyncio.Future[ErrorCode] = loop.create_future()
-        self._partition = one.partition
-        self._timer = loop.call_at(deadline, self._too_late)
-        one.partition.when_committed(one.required_offset, self._answer)
+        self._timer = loop.call_later(timeout_ms / 1000 if self._left else 0, self._too_late)
 
-    def _answer(self, code: ErrorCode) -> None:
-        self._timer.cancel()
-        if not self.result.done():  # cancelled with its request when the broker stops
-            self.result.set_result(code)
+    def _settled(self, one: _Written, code: ErrorCode) -> None:
+        del self._left[one]
+        one.response.error_code = code
+        if not self._left:
+            self._timer.cancel()
+            self.answer(self._make)
 
     def _too_late(self) -> None:
-        self._partition.forget_waiting(self._answer)
-        self._answer(ErrorCode.REQUEST_TIMED_OUT)
+        """Or nothing was left to wait for in the first place, after a flush."""
+        for one, answer in self._left.items():
+            one.partition.forget_waiting(answer)
+            one.response.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self._left.clear()
+        self.answer(self._make)
 
 
 def _finish(broker: Broker, response: ProduceResponse, written: list[_Written], call: Call) -> ProduceResponse:
