@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.isr_changes import IsrChanges
@@ -25,6 +26,14 @@ from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import LeaderAndIsrPartitionState, LeaderAndIsrTopicState
 
 _log = logging.getLogger(__name__)
+
+
+class Unwanted(NamedTuple):
+    """A replica that this broker is to give up."""
+
+    name: TopicPartition
+    leader_epoch: Epoch
+    delete: bool
 
 
 class Replicas:
@@ -215,17 +224,21 @@ class Replicas:
         written = await log.work.beside(lambda: read_topic_id(disk, directory))
         return told if written is None else written
 
-    async def stop(self, name: TopicPartition, leader_epoch: Epoch, *, delete: bool) -> ErrorCode:
-        """StopReplica: this replica is not wanted here any more."""
+    async def stop(self, unwanted: Sequence[Unwanted]) -> list[ErrorCode]:
+        """StopReplica: these replicas are not wanted here any more. Stopped together they share their checkpoints."""
         async with self._one_at_a_time:
-            partition = self.partitions.get(name)
-            if partition is not None:
-                if 0 <= leader_epoch < partition.leader_epoch:
-                    return ErrorCode.FENCED_LEADER_EPOCH
-                partition.leader_id = NO_LEADER
-                partition.follow()
-                await self._fetchers.release(partition)
-            return await self._delete(name) if delete else ErrorCode.NONE
+            return await asyncio.gather(*map(self._stop, unwanted))
+
+    async def _stop(self, unwanted: Unwanted) -> ErrorCode:
+        name, leader_epoch, delete = unwanted
+        partition = self.partitions.get(name)
+        if partition is not None:
+            if 0 <= leader_epoch < partition.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            partition.leader_id = NO_LEADER
+            partition.follow()
+            await self._fetchers.release(partition)
+        return await self._delete(name) if delete else ErrorCode.NONE
 
     async def _delete(self, name: TopicPartition) -> ErrorCode:
         holding = [directory for directory in self._storage.directories if name in directory.logs]
@@ -280,7 +293,7 @@ class Replicas:
         ]
         for name in strays:
             _log.warning("%s is a stray: the controller does not know of it here; it is deleted", name)
-            await self.stop(name, NO_EPOCH, delete=True)
+        await self.stop([Unwanted(name, NO_EPOCH, delete=True) for name in strays])
 
     def check_isrs(self) -> None:
         """Every half of replica.lag.time.max.ms (S3.1)."""

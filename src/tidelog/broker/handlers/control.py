@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.dispatch import HangUpError
 from tidelog.broker.metadata import FULL_UPDATE
 from tidelog.broker.partition import RequestError
+from tidelog.broker.replicas import Unwanted
 from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
 from tidelog.types import NO_EPOCH, Epoch, TopicPartition
@@ -72,19 +73,21 @@ async def stop_replica(broker: Broker, request: StopReplicaRequest, call: Call) 
         _check(broker, request.controller_epoch, request.broker_epoch)
     except RequestError as failure:
         return StopReplicaResponse(error_code=failure.code)
-    response = StopReplicaResponse()
+    unwanted = [
+        Unwanted(TopicPartition(topic.topic_name, state.partition_index), state.leader_epoch, state.delete_partition)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    ]
+    codes = await broker.replicas.stop(unwanted)
     for topic in request.topic_states:
-        for state in topic.partition_states:
-            name = TopicPartition(topic.topic_name, state.partition_index)
-            code = await broker.replicas.stop(name, state.leader_epoch, delete=state.delete_partition)
-            response.partition_errors.append(
-                StopReplicaPartitionError(
-                    topic_name=topic.topic_name, partition_index=state.partition_index, error_code=code
-                )
-            )
         if not any(True for _ in broker.replicas.of_topic(topic.topic_name)):
             broker.counts.forget(topic.topic_name)
-    return response
+    return StopReplicaResponse(
+        partition_errors=[
+            StopReplicaPartitionError(topic_name=name.topic, partition_index=name.partition, error_code=code)
+            for (name, _, _), code in zip(unwanted, codes, strict=True)
+        ]
+    )
 
 
 def update_metadata(broker: Broker, request: UpdateMetadataRequest, call: Call) -> UpdateMetadataResponse:
