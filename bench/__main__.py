@@ -1,7 +1,7 @@
 """`make bench`: all tables, or the named ones (`python -m bench wire records`).
 
-Markdown on stdout, JSON in bench/results. A table may have `settings()`, which are told with it, and `quick_rows()`,
-which --quick takes instead: a smoke run that judges nothing.
+Markdown on stdout, JSON in bench/results. A table may have `settings()`, which are told with it. With --quick, those
+that have a scale of it run once and small: that shows that everything works, and judges nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.table import Row, markdown
 
-TABLES = ["wire", "records", "log", "broker"]
-QUICK_TABLES = ["broker"]
+TABLES = ["wire", "records", "log", "broker", "cluster"]
+QUICK_TABLES = ["broker", "cluster"]
 
 
 def main() -> int:
@@ -27,22 +27,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"a smoke run of {', '.join(QUICK_TABLES)}")
     given = parser.parse_args()
     if given.quick:
-        return _quick()
-    missed = [row.what for name in given.tables for row in _measure(name, "rows", name) if not row.met]
+        for name in (name for name in QUICK_TABLES if name in given.tables):
+            _measure(name, quick=True)
+        return 0
+    missed = [row.what for name in given.tables for row in _measure(name) if not row.met]
     print(f"\n{len(missed)} bars missed" + "".join(f"\n- {what}" for what in missed))
     return 1 if missed else 0
 
 
-def _quick() -> int:
-    for name in QUICK_TABLES:
-        _measure(name, "quick_rows", f"{name}-quick")
-    return 0
-
-
-def _measure(name: str, function: str, title: str) -> list[Row]:
+def _measure(name: str, *, quick: bool = False) -> list[Row]:
     module = importlib.import_module(f"bench.{name}")
+    title = f"{name}-quick" if quick else name
     settings: dict[str, str] = module.settings() if hasattr(module, "settings") else {}
-    rows: list[Row] = getattr(module, function)()
+    rows: list[Row] = module.rows(module.QUICK) if quick else module.rows()
     told = "".join(f"- {what}: {text}\n" for what, text in settings.items())
     print(f"\n## {title}\n\n{told}\n{markdown(rows)}" if told else f"\n## {title}\n\n{markdown(rows)}", flush=True)
     _write(title, settings, rows)

@@ -38,7 +38,7 @@ appender.out.name=out
 appender.out.layout.type=PatternLayout
 appender.out.layout.pattern=%d{ISO8601} %p %m (%c)%n
 """
-_KAFKA_JVM = (*KAFKA_JVM, "-Djava.awt.headless=true")
+SERVER_JVM = (*KAFKA_JVM, "-Djava.awt.headless=true")
 _STOP_DEADLINE_S = 30.0
 _SHOWN_LINES = 25
 _PR_SET_PDEATHSIG = 1
@@ -54,6 +54,7 @@ class Server(ABC):
     """One broker in a directory of its own. Prepared, launched, killed; and its processes are weighed meanwhile."""
 
     name: str
+    common = COMMON
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -68,7 +69,7 @@ class Server(ABC):
     def prepare(self) -> None:
         """Everything that comes before a start and is not part of it."""
         self.directory.mkdir(parents=True)
-        settings = {**COMMON, **self.own_settings(), "log.dirs": self.log_dir}
+        settings = {**self.common, **self.own_settings(), "log.dirs": self.log_dir}
         self.properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
     @abstractmethod
@@ -92,6 +93,20 @@ class Server(ABC):
             lines = self.output_file.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
             raise PeerFailedError("\n".join([f"{self.name} is not running any more", *lines]))
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def kill(self) -> None:
+        """Its end as by a crash (kill -9)."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def has_files_of(self, topic: str) -> bool:
+        return any(self.log_dir.glob(f"{topic}-*"))
+
     def stop(self) -> None:
         """A clean end, or kill -9 for one that takes too long."""
         if self._process is None:
@@ -100,8 +115,7 @@ class Server(ABC):
         try:
             self._process.wait(_STOP_DEADLINE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
         self._process = None
 
     @contextmanager
@@ -164,7 +178,7 @@ class Kafka(Server):
         }
 
     def command(self) -> list[str]:
-        options = [*_KAFKA_JVM, f"-Dlog4j2.configurationFile={self._logging}"]
+        options = [*SERVER_JVM, f"-Dlog4j2.configurationFile={self._logging}"]
         return java_command(home.KAFKA_KRAFT, "kafka.Kafka", [str(self.properties)], options)
 
 
@@ -184,6 +198,6 @@ def settings() -> dict[str, str]:
     """What both are run with, for people; paths and ports left out."""
     return {
         "both brokers": " ".join(f"{name}={value}" for name, value in COMMON.items()) + "; all else default, no flush",
-        Kafka.name: "java " + " ".join(_KAFKA_JVM) + " kafka.Kafka server.properties; process.roles=broker,controller",
+        Kafka.name: "java " + " ".join(SERVER_JVM) + " kafka.Kafka server.properties; process.roles=broker,controller",
         Tidelog.name: "tidelog broker --config server.properties",
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Row:
     """One line of the table. `ratio` is ours against the peer's or against the bar's figure; larger is better, unless
-    the bar is what it may be `at_most`."""
+    the bar is what it may be `at_most`. In another `unit` than times, it is our own figure, and the bar is too."""
 
     what: str
     ours: str
@@ -20,6 +20,7 @@ class Row:
     ratio: float
     bar: float
     at_most: bool = False
+    unit: str = "x"
 
     @property
     def met(self) -> bool:
@@ -48,7 +49,7 @@ def alternate(ours: Callable[[], object], peer: Callable[[], object], rounds: in
 def markdown(rows: list[Row]) -> str:
     lines = ["| what | tidelog | peer | ratio | bar | |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {r.what} | {r.ours} | {r.peer} | {r.ratio:.2f} x | {'<=' if r.at_most else '>='} {r.bar:g} x "
+        f"| {r.what} | {r.ours} | {r.peer} | {r.ratio:.2f} {r.unit} | {'<=' if r.at_most else '>='} {r.bar:g} {r.unit} "
         f"| {'met' if r.met else 'MISSED'} |"
         for r in rows
     ]

@@ -1,19 +1,25 @@
 /*
- * The measuring client of bench/broker.py: librdkafka without a scripting language above it, so that the broker and
- * not the client is what a run waits for.
+ * The measuring client of bench/broker.py and bench/cluster.py: librdkafka without a scripting language above it, so
+ * that the broker and not the client is what a run waits for.
  *
  *   rdkafka_bench produce BOOTSTRAP TOPIC PARTITIONS RECORDS SIZE [name=value ...]
  *   rdkafka_bench consume BOOTSTRAP TOPIC PARTITIONS RECORDS SIZE [name=value ...]
  *   rdkafka_bench sync    BOOTSTRAP TOPIC PARTITIONS RECORDS SIZE [name=value ...]
+ *   rdkafka_bench gap     BOOTSTRAP TOPIC PARTITIONS RECORDS SIZE [name=value ...]
  *
  * name=value are librdkafka's settings. The answer is one JSON object on stdout; what goes wrong is a sentence on
  * stderr and status 1. Every run checks what it did: the topic holds as many records as were acknowledged, the
  * offsets that are read have no gap.
  *
+ * `gap` sends RECORDS a second to each partition until its stdin ends. A line on stdin is a question: the answer, one
+ * JSON object, comes when each partition has acknowledged a record that was sent after it, and tells the longest time
+ * between two acknowledgements of each partition since the answer before.
+ *
  * It links the library of the confluent-kafka wheel, which comes without headers: what is used of its public
  * interface is declared here.
  */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -73,6 +79,13 @@ static int64_t records;
 static size_t size;
 static int64_t acknowledged;
 
+/* What `gap` knows of a partition. A record carries the number of the question it was sent after. */
+struct partition {
+    int64_t last_ns, longest_ns;
+    intptr_t reached;
+};
+static struct partition *seen_of;
+
 static void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -93,6 +106,14 @@ static void on_delivery(rd_kafka_t *client, const rd_kafka_message_t *message, v
     if (message->err)
         fail("a record was not acknowledged: %s", rd_kafka_err2str(message->err));
     acknowledged++;
+    if (seen_of) {
+        struct partition *seen = &seen_of[message->partition];
+        int64_t now = now_ns();
+        if (seen->last_ns && now - seen->last_ns > seen->longest_ns)
+            seen->longest_ns = now - seen->last_ns;
+        seen->last_ns = now;
+        seen->reached = (intptr_t)message->private;
+    }
 }
 
 static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
@@ -141,12 +162,29 @@ static int64_t held(rd_kafka_t *client) {
     return sum;
 }
 
-static void produce_one(rd_kafka_t *client, rd_kafka_topic_t *topic, char *payload) {
-    while (rd_kafka_produce(topic, ANY_PARTITION, 0, payload, size, NULL, 0, NULL) != 0) {
+static void produce_to(rd_kafka_t *client, rd_kafka_topic_t *topic, int partition, char *payload, void *private) {
+    while (rd_kafka_produce(topic, partition, 0, payload, size, NULL, 0, private) != 0) {
         if (rd_kafka_last_error() != QUEUE_FULL)
             fail("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
         rd_kafka_poll(client, 1);
     }
+}
+
+static void produce_one(rd_kafka_t *client, rd_kafka_topic_t *topic, char *payload) {
+    produce_to(client, topic, ANY_PARTITION, payload, NULL);
+}
+
+static void flush(rd_kafka_t *client) {
+    int err = rd_kafka_flush(client, DEADLINE_MS);
+    if (err)
+        fail("flush: %s", rd_kafka_err2str(err));
+}
+
+/* Every record is in the topic, and once. */
+static void check_stored(rd_kafka_t *client, int64_t before, int64_t sent) {
+    int64_t stored = held(client) - before;
+    if (stored != sent)
+        fail("%lld records were acknowledged and %lld stored", (long long)sent, (long long)stored);
 }
 
 static void produce(rd_kafka_t *client, rd_kafka_topic_t *topic) {
@@ -159,13 +197,9 @@ static void produce(rd_kafka_t *client, rd_kafka_topic_t *topic) {
         if (n % BATCH == 0)
             rd_kafka_poll(client, 0);
     }
-    int err = rd_kafka_flush(client, DEADLINE_MS);
+    flush(client);
     int64_t took = now_ns() - start;
-    if (err)
-        fail("flush: %s", rd_kafka_err2str(err));
-    int64_t stored = held(client) - before;
-    if (stored != records)
-        fail("%lld records were acknowledged and %lld stored", (long long)records, (long long)stored);
+    check_stored(client, before, records);
     printf("{\"seconds\": %.6f, \"librdkafka\": \"%s\"}\n", took / 1e9, rd_kafka_version_str());
 }
 
@@ -230,9 +264,65 @@ static void produce_sync(rd_kafka_t *client, rd_kafka_topic_t *topic) {
            took[records / 2] / 1e3, took[records * 99 / 100] / 1e3, took[records - 1] / 1e3, rd_kafka_version_str());
 }
 
+/* -1 at the end of stdin, 1 for a line, 0 if nothing came. */
+static int asked(void) {
+    char line[64];
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    if (poll(&input, 1, 0) == 0)
+        return 0;
+    return read(0, line, sizeof line) > 0 ? 1 : -1;
+}
+
+static int is_reached(intptr_t question) {
+    for (int partition = 0; partition < partitions; partition++)
+        if (seen_of[partition].reached < question)
+            return 0;
+    return 1;
+}
+
+static void tell_gaps(void) {
+    printf("{\"longest_ms\": [");
+    for (int partition = 0; partition < partitions; partition++) {
+        printf("%s%.3f", partition ? ", " : "", seen_of[partition].longest_ns / 1e6);
+        seen_of[partition].longest_ns = 0;
+    }
+    printf("], \"librdkafka\": \"%s\"}\n", rd_kafka_version_str());
+    fflush(stdout);
+}
+
+/* A round of records, one to each partition, whenever one is due; those that fell due meanwhile are left out. */
+static void produce_steadily(rd_kafka_t *client, rd_kafka_topic_t *topic) {
+    char *payload = malloc(size + 1);
+    memset(payload, 'x', size);
+    int64_t before = held(client), sent = 0, step_ns = 1000000000LL / records, due = now_ns(), asked_at = due;
+    intptr_t question = 0, answered = 0;
+    int word;
+    seen_of = calloc(partitions, sizeof *seen_of);
+    while ((word = asked()) >= 0) {
+        if (word > 0)
+            question++, asked_at = now_ns();
+        for (int partition = 0; partition < partitions; partition++, sent++)
+            produce_to(client, topic, partition, payload, (void *)question);
+        due = due + step_ns > now_ns() ? due + step_ns : now_ns();
+        do
+            rd_kafka_poll(client, 1);
+        while (now_ns() < due);
+        if (question > answered && is_reached(question)) {
+            tell_gaps();
+            answered = question;
+        }
+        if (now_ns() - asked_at > DEADLINE_MS * 1000000LL)
+            fail(question > answered ? "a partition acknowledged nothing in time" : "nothing was asked in time");
+    }
+    flush(client);
+    if (acknowledged != sent)
+        fail("%lld records were sent and %lld acknowledged", (long long)sent, (long long)acknowledged);
+    check_stored(client, before, sent);
+}
+
 int main(int argc, char **argv) {
     if (argc < 7)
-        fail("usage: rdkafka_bench produce|consume|sync BOOTSTRAP TOPIC PARTITIONS RECORDS SIZE [name=value ...]");
+        fail("usage: rdkafka_bench produce|consume|sync|gap BOOTSTRAP TOPIC PARTITIONS RECORDS SIZE [name=value ...]");
     const char *mode = argv[1];
     topic_name = argv[3];
     partitions = atoi(argv[4]);
@@ -246,7 +336,9 @@ int main(int argc, char **argv) {
         consume(client, topic);
     else if (!strcmp(mode, "sync"))
         produce_sync(client, topic);
+    else if (!strcmp(mode, "gap"))
+        produce_steadily(client, topic);
     else
-        fail("%s is none of produce, consume and sync", mode);
+        fail("%s is none of produce, consume, sync and gap", mode);
     return 0; /* the process ends and takes the client with it; to tear it down would only cost time */
 }
