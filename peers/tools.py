@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from peers import home
-from peers.process import SMALL_JVM, java_command
+from peers.process import SMALL_JVM, JavaServer, java_command
 from peers.shell import Shell
 
 _MAINS = {
@@ -15,6 +16,8 @@ _MAINS = {
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
@@ -50,3 +53,14 @@ class JavaShell(Shell):
             main = _OLD_MAINS.get(tool, main)
         answer = self.ask({"op": "tool", "main": main, "arguments": list(arguments), "given": given})
         return Ran(answer["status"], answer["out"], answer["err"])
+
+
+class ReplicaVerification(JavaServer):
+    """kafka-replica-verification: reads all replicas of a topic, compares them and reports, until it is stopped."""
+
+    def __init__(self, version: str, directory: Path, bootstrap: str, topic: str) -> None:
+        options = ["--broker-list", bootstrap, "--topics-include", topic, "--report-interval-ms", "200"]
+        super().__init__(version, "org.apache.kafka.tools.ReplicaVerificationTool", options, directory=directory)
+
+    def is_ready(self) -> bool:
+        return "verification process is started" in self.output()

@@ -8,7 +8,10 @@ import pytest
 
 from peers.zookeeper import ZooKeeper
 
-pytest.register_assert_rewrite("cases_records", "cases_offsets", "cases_admin", "cases_tools", "scene")
+pytest.register_assert_rewrite(
+    "cases_records", "cases_offsets", "cases_admin", "cases_tools", "cases_cluster", "cases_cluster_leaders",
+    "cluster_scenes", "tool_runs", "scene",
+)  # fmt: skip
 """What the clients play is not in test modules, but its assertions shall show as much."""
 
 

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from tests.brokerkit import Kit, eventually, run, within
-from tidelog.broker.metadata import FULL_UPDATE, LEADER_DURING_DELETE, MetadataCache
+from tidelog.broker.metadata import FULL_UPDATE, LEADER_DURING_DELETE, MetadataCache, TopicMetadata
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import SystemClock
 from tidelog.net.calling import Connection
 from tidelog.wire import ZERO_UUID
+from tidelog.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tidelog.wire.messages.controller import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -298,6 +299,45 @@ def test_leaders_that_cannot_be_reached() -> None:
         assert [one.node_id for one in answer.brokers] == [1]
 
     run(story)
+
+
+def test_who_comes_before_the_controller_waits_for_it() -> None:
+    """The others name a broker as soon as it has joined: it must not deny what it has not been told of yet."""
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t")
+        known, kit.broker.metadata.is_complete = kit.broker.metadata.topics, False
+        kit.broker.metadata.topics = {}
+        config = DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_type=2, resource_name="t")])
+        asked = [
+            asyncio.ensure_future(kit.call(request, version))
+            for request, version in ((ask("t"), 12), (_page("t"), 0), (DescribeClusterRequest(), 1), (config, 4))
+        ]
+        await asyncio.sleep(1)
+        assert not any(one.done() for one in asked)
+        kit.broker.metadata.topics = known
+        kit.broker.metadata.apply(UpdateMetadataRequest(type=FULL_UPDATE, controller_id=1, topic_states=_states(known)))
+        metadata, page, cluster, configs = await asyncio.gather(*asked)
+        assert [topic.error_code for topic in (*metadata.topics, *page.topics)] == [0, 0]
+        assert cluster.error_code == 0
+        assert configs.results[0].error_code == 0
+
+    run(story)
+
+
+def _states(topics: dict[str, TopicMetadata]) -> list[UpdateMetadataTopicState]:
+    """As the controller would tell of them."""
+    return [
+        UpdateMetadataTopicState(
+            topic_name=topic.name,
+            topic_id=topic.topic_id,
+            partition_states=[
+                UpdateMetadataPartitionState(partition_index=index, leader=one.leader, replicas=list(one.replicas))
+                for index, one in topic.partitions.items()
+            ],
+        )
+        for topic in topics.values()
+    ]
 
 
 # DescribeCluster

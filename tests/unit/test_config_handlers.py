@@ -12,12 +12,13 @@ import pytest
 
 from tidelog.broker.dynamic_config import BROKERS, TOPICS, DynamicConfig
 from tidelog.broker.handlers import configs
+from tidelog.broker.metadata import MetadataCache, TopicMetadata
 from tidelog.config.broker import BrokerConfig
 from tidelog.controller import nodes
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import SystemClock
-from tidelog.wire import decode, encode
+from tidelog.wire import ZERO_UUID, decode, encode
 from tidelog.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterableConfig,
@@ -81,7 +82,8 @@ def run(story: Callable[[FakeBroker], Awaitable[None]]) -> None:
         static = BrokerConfig.load({"broker.id": "1", "num.io.threads": "2"})
         dynamic = DynamicConfig(session, 1, static, clock)
         await dynamic.load()
-        metadata = SimpleNamespace(topic=lambda name: "there" if name == "t" else None)
+        metadata = MetadataCache(SystemClock())
+        metadata.topics["t"], metadata.is_complete = TopicMetadata("t", ZERO_UUID, {}), True
         await story(FakeBroker(id=1, dynamic_config=dynamic, metadata=metadata, session=session))
         await dynamic.stop()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import cases_admin
+import cases_cluster
+import cases_cluster_leaders
 import cases_offsets
 import cases_records
 import cases_tools
@@ -27,7 +29,9 @@ class Section(NamedTuple):
 
 CASES = [*cases_records.TABLE.cases, *cases_offsets.TABLE.cases, *cases_admin.TABLE.cases]
 TOOL_CASES = cases_tools.TABLE.cases
+CLUSTER_CASES = [*cases_cluster.TABLE.cases, *cases_cluster_leaders.TABLE.cases]
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
+    Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
 )

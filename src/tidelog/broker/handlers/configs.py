@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tidelog.broker import log_levels
 from tidelog.broker.dynamic_config import BROKERS, DEFAULT_ENTITY, TOPICS, Edit, Overrides
+from tidelog.broker.handlers.metadata import told_of_the_cluster
 from tidelog.config import resolution, settings
 from tidelog.config.dynamic import Change, Operation, apply_changes, validate_broker
 from tidelog.config.errors import ConfigError
@@ -88,6 +89,7 @@ async def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[r
     name, keys = resource.resource_name, resource.configuration_keys or None
     if resource.resource_type == TOPIC:
         validate_name(name)
+        await told_of_the_cluster(broker)
         if broker.metadata.topic(name) is None:
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         config = await broker.dynamic_config.refresh_topic(name)
@@ -180,7 +182,7 @@ async def _alter_single(broker: Broker, resource: Resource, raw: Sequence[RawCha
     if resource.kind == BROKER_LOGGER:
         _alter_loggers(broker, resource.name, changes, validate_only)
         return
-    _require_entity(broker, resource)
+    await _require_entity(broker, resource)
     if resource.kind == TOPIC:
         table, inherited = settings.TOPIC, {key: text_of(broker_value(broker.config, key)) for key in NAMES}
     else:
@@ -197,7 +199,7 @@ async def _alter_single(broker: Broker, resource: Resource, raw: Sequence[RawCha
 async def _alter_all(broker: Broker, resource: Resource, raw: Sequence[RawChange], validate_only: bool) -> None:
     """Exactly these values from now on, whatever was set before."""
     proposed = {change.name: change.value or "" for change in _changes(resource, raw)}
-    _require_entity(broker, resource)
+    await _require_entity(broker, resource)
     _validate(broker, resource, proposed, list(proposed))
     await _write(broker, resource, lambda stored: proposed, validate_only)
 
@@ -226,7 +228,7 @@ def _changes(resource: Resource, raw: Sequence[RawChange]) -> list[Change]:
     return [Change(key, Operation(operation), value) for key, operation, value in raw]
 
 
-def _require_entity(broker: Broker, resource: Resource) -> None:
+async def _require_entity(broker: Broker, resource: Resource) -> None:
     """A topic that is there, this broker, or the default of all brokers."""
     if resource.kind == BROKER:
         if resource.name:
@@ -237,6 +239,7 @@ def _require_entity(broker: Broker, resource: Resource) -> None:
     if not resource.name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     validate_name(resource.name)
+    await told_of_the_cluster(broker)
     if broker.metadata.topic(resource.name) is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{resource.name}' does not exist.")
 

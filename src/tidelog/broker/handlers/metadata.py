@@ -41,6 +41,7 @@ ALL_OPERATIONS_ON_THE_CLUSTER = 8096
 _NOT_ASKED = -(2**31)
 _NO_NULL_NAMES_BELOW = 12
 _BROKERS = 1
+_PATIENCE_S = 10.0
 
 
 class PartitionView(NamedTuple):
@@ -63,7 +64,17 @@ def view(broker: Broker, partition: PartitionMetadata, listener: str) -> Partiti
     return PartitionView(ErrorCode.NONE, partition.leader, offline)
 
 
+async def told_of_the_cluster(broker: Broker) -> None:
+    """Returns when the controller has told this broker of every topic, or has kept it waiting for too long.
+
+    The others name a broker as soon as it has joined, so a client may come to it before the controller's first
+    UpdateMetadata does: it would hear of no topics and of no brokers, and believe it.
+    """
+    await broker.metadata.wait_until(lambda: broker.metadata.is_complete, _PATIENCE_S)
+
+
 async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
+    await told_of_the_cluster(broker)
     asks_for_all = request.topics is None or (call.version == 0 and not request.topics)
     cluster_operations, topic_operations = _NOT_ASKED, _NOT_ASKED
     if request.include_cluster_authorized_operations:
@@ -81,7 +92,7 @@ async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> Meta
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=one.id, host=host, port=port, rack=one.rack)
-            for one in broker.metadata.brokers_on(call.listener)
+            for one in broker.metadata.listed_on(call.listener)
             for host, port in (one.endpoints[call.listener],)
         ],
         cluster_id=broker.cluster_id,
@@ -147,7 +158,7 @@ async def _create_missing(broker: Broker, request: MetadataRequest, topics: Iter
             topic.error_code = ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
+async def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -155,6 +166,7 @@ def describe_cluster(broker: Broker, request: DescribeClusterRequest, call: Call
             cluster_id=broker.cluster_id,
             endpoint_type=request.endpoint_type,
         )
+    await told_of_the_cluster(broker)
     response = DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.metadata.controller_id,
@@ -170,10 +182,11 @@ def _cluster_broker(one: LiveBroker, listener: str) -> DescribeClusterBroker:
     return DescribeClusterBroker(broker_id=one.id, host=host, port=port, rack=one.rack)
 
 
-def describe_topic_partitions(
+async def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Page by page: at most so many partitions, and a cursor to where the next page begins."""
+    await told_of_the_cluster(broker)
     limit = max(min(request.response_partition_limit, broker.config["max.request.partition.size.limit"]), 1)
     names = sorted({topic.name for topic in request.topics} or broker.metadata.topics)
     start = 0
