@@ -21,6 +21,9 @@ from tidelog.wire.messages.fetch import (
 )
 from tidelog.wire.messages.headers import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tidelog.wire.messages.metadata import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -151,6 +154,12 @@ class FakeBroker(asyncio.Protocol):
             return ApiVersionsResponse(api_keys=keys)
         if isinstance(request, MetadataRequest):
             return self._metadata(request)
+        if isinstance(request, DescribeClusterRequest):
+            brokers = [
+                DescribeClusterBroker(broker_id=broker.id, host=broker.host, port=broker.port)
+                for broker in self.cluster.brokers.values()
+            ]
+            return DescribeClusterResponse(cluster_id="fake", controller_id=min(self.cluster.brokers), brokers=brokers)
         if isinstance(request, InitProducerIdRequest):
             self.cluster.next_producer_id += 1
             return InitProducerIdResponse(producer_id=self.cluster.next_producer_id, producer_epoch=0)

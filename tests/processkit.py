@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 DEADLINE_S = 60.0
+_PORTS = iter(random.sample(range(12_000, 32_000), 20_000))
+"""Below those the kernel gives to outgoing connections, one of which could take the port of a broker that is down."""
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -20,6 +25,18 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.01)
+
+
+def free_port() -> int:
+    """One that a broker can keep over a restart; never the same twice."""
+    for port in _PORTS:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
 
 
 class BrokerProcess:
@@ -49,9 +66,11 @@ class BrokerProcess:
             process = subprocess.Popen([*command, "--ready-fd", str(told)], stderr=log, stdout=log, pass_fds=[told])
         os.close(told)
         with os.fdopen(ready, "rb") as pipe:
-            line = pipe.readline()
+            is_heard_of, _, _ = select.select([pipe], [], [], DEADLINE_S)
+            line = pipe.readline() if is_heard_of else b""
         if not line:
-            process.wait(DEADLINE_S)
+            process.kill()
+            process.wait()
             raise AssertionError(f"the broker did not start:\n{self.log}")
         self.ports = json.loads(line)
         return process
@@ -89,6 +108,16 @@ class BrokerProcess:
             self.process.kill()
             self.process.wait()
             raise
+
+    def kill(self) -> None:
+        """As a crash ends it (kill -9)."""
+        self.process.kill()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        """With the same settings and directory; on the same port only if the settings name one."""
+        assert not self.is_alive, "it still runs"
+        self.process = self._start()
 
 
 @contextmanager

@@ -126,6 +126,20 @@ def test_one_that_is_caught_up_and_may_join_holds_hw_back():
     assert one.high_watermark == 11
 
 
+def test_one_that_is_gone_does_not():
+    one = leader([1], end=10, hw=10)
+    fetch(one, 2, 10, now_ms=100)
+    one.appended(11, 101)
+    assert one.brokers_changed([1, 3], 102)
+    assert one.high_watermark == 11
+    assert one.grown_isr(2) is None
+    one.isr_changed([1], [1, 2, 3, 4], 103)
+    assert not one.remotes[4].is_alive, "nor was this one ever heard of"
+    one.brokers_changed([1, 2, 3], 104)
+    fetch(one, 2, 11, now_ms=105)
+    assert one.grown_isr(2) == (1, 2)
+
+
 def test_one_that_fell_behind_for_too_long_does_not():
     one = leader([1], end=10, hw=10)
     fetch(one, 2, 10, now_ms=100)
@@ -285,9 +299,10 @@ def test_replicas_come_and_go_with_what_is_known_of_the_others():
 
 def test_the_low_watermark_is_the_smallest_living_log_start():
     one = leader([1, 2, 3], end=10, hw=10)
-    assert one.low_watermark(7, [1, 2, 3]) == UNKNOWN_OFFSET
+    assert one.low_watermark(7) == UNKNOWN_OFFSET
     fetch(one, 2, 10, start=5)
     fetch(one, 3, 10, start=3)
-    assert one.low_watermark(7, [1, 2, 3]) == 3
-    assert one.low_watermark(7, [1, 2]) == 5
-    assert one.low_watermark(7, [1]) == 7
+    assert one.low_watermark(7) == 3
+    for alive, expected in (([1, 2], 5), ([1], 7), ([1, 2, 3], 3)):
+        one.brokers_changed(alive, 0)
+        assert one.low_watermark(7) == expected

@@ -23,6 +23,7 @@ from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.metrics_http import serve_metrics
 from tidelog.broker.neighbours import Neighbours
 from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.refusals import Refusals
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.storage import Storage
 from tidelog.broker.topic_config import log_config, write_rules
@@ -87,6 +88,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config["max.incremental.fetch.session.cache.slots"], self.clock, self.random, self.metrics
         )
+        self.refusals = Refusals()
         self.auto_creation = AutoCreation(self)
         self._dispatcher = Dispatcher(SERVED, self.clock, self.metrics)
         self.channel = RequestChannel(
@@ -107,7 +109,6 @@ class Broker:
         self.isr_changes = IsrChanges(
             self.id,
             lambda: self.epoch,
-            self.neighbours.is_alive,
             lambda request: self.neighbours.ask_controller(request, ALTER_PARTITION_VERSION),
             self.metrics,
         )
@@ -120,6 +121,7 @@ class Broker:
             lambda topic: self.dynamic_config.refresh_topic(topic),
             self.fetchers,
             self.isr_changes,
+            lambda: self.metadata.brokers,
             lambda: int(self.config["replica.lag.time.max.ms"]),
             self.clock,
         )

@@ -55,13 +55,11 @@ class IsrChanges:
         self,
         broker_id: BrokerId,
         broker_epoch: Callable[[], Epoch],
-        is_alive: Callable[[BrokerId], bool],
         send: Sender,
         metrics: Metrics,
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._is_alive = is_alive
         self._shrinks = metrics.counter("kafka_server_replica_manager_isr_shrinks_total")
         self._expands = metrics.counter("kafka_server_replica_manager_isr_expands_total")
         self._failed = metrics.counter("kafka_server_replica_manager_failed_isr_updates_total")
@@ -77,9 +75,6 @@ class IsrChanges:
         self._proposals[partition.name] = _Proposal(partition, leader, isr)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
-
-    def may_join(self, follower: BrokerId) -> bool:
-        return self._is_alive(follower)
 
     async def stop(self) -> None:
         self._proposals.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol
 
@@ -37,10 +37,6 @@ class IsrProposals(Protocol):
     """Where a leader asks for another ISR."""
 
     def propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None: ...
-
-    def may_join(self, follower: BrokerId) -> bool:
-        """It is alive and not about to stop, as far as is known here; the controller decides."""
-        ...
 
 
 class Partition:
@@ -196,11 +192,17 @@ class Partition:
             self._try_grow(leader)
         self._try_advance(leader)
 
-    def try_grow_isr(self) -> None:
-        """Whoever could not join before may be able to now."""
+    def brokers_changed(self, alive: Container[BrokerId]) -> None:
+        """One that came may join the ISR now; for one that went nobody need wait."""
         leader = self.leader
-        if leader is not None and len(leader.isr) < len(leader.replicas):
-            self._try_grow(leader)
+        if leader is None:
+            return
+        if leader.brokers_changed(alive, self._now_ms()):
+            self._tide_rose(leader)
+            self._wake()
+        self._try_grow(leader)
+        if self._awaiting_low_watermark:
+            self._check_low_watermark(leader)
 
     def _try_grow(self, leader: Leader, *followers: BrokerId) -> None:
         """Ask for a larger ISR if one of these may join, or one of all.
@@ -212,7 +214,7 @@ class Partition:
         for follower in followers or leader.remotes:
             grown = leader.grown_isr(follower)
             is_here = followers or self._followers_seen.get(follower, since_ms) > since_ms
-            if grown is not None and is_here and self._proposals.may_join(follower):
+            if grown is not None and is_here:
                 self._proposals.propose(self, grown)
                 return
 
@@ -231,8 +233,7 @@ class Partition:
         """The smallest log start over the living replicas (S10.2)."""
         if self.leader is None:
             return self.log.log_start_offset
-        alive = [replica for replica in self.replicas if self._proposals.may_join(replica)]
-        return self.leader.low_watermark(self.log.log_start_offset, alive)
+        return self.leader.low_watermark(self.log.log_start_offset)
 
     def when_low_watermark(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
         """Called once, when every living replica has dropped what is before `offset`, or when that cannot be told."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
 from tidelog.broker.fetchers import Fetchers
@@ -49,6 +49,7 @@ class Replicas:
         refresh_topic: Callable[[str], Awaitable[object]],
         fetchers: Fetchers,
         isr_changes: IsrChanges,
+        alive: Callable[[], Container[BrokerId]],
         max_lag_ms: Callable[[], int],
         clock: Clock,
     ) -> None:
@@ -63,6 +64,7 @@ class Replicas:
         """Has a topic's settings read before its first log is made here."""
         self._fetchers = fetchers
         self._isr_changes = isr_changes
+        self._alive = alive
         self._max_lag_ms = max_lag_ms
         self._clock = clock
         self.followers_seen: dict[BrokerId, int] = {}
@@ -176,6 +178,7 @@ class Replicas:
                 state.isr,
                 log.log_end_offset,
                 log.high_watermark,
+                alive=self._alive(),
                 now_ms=self._clock.monotonic_ns() // 1_000_000,
                 max_lag_ms=self._max_lag_ms(),
                 min_insync_replicas=partition.rules.min_insync_replicas,
@@ -259,10 +262,11 @@ class Replicas:
         for partition in self.partitions.values():
             partition.follow()
 
-    def brokers_came(self) -> None:
-        """A follower that was not known to be alive when it caught up may join an ISR now."""
+    def brokers_changed(self) -> None:
+        """Others came or went."""
+        alive = self._alive()
         for partition in self.partitions.values():
-            partition.try_grow_isr()
+            partition.brokers_changed(alive)
 
     def follower_seen(self, follower: BrokerId) -> None:
         """It fetches, whatever it asked for."""

@@ -12,7 +12,8 @@ from tidelog.cli.output import json_option, print_json, print_rows
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.cluster import Cluster
-    from tidelog.client.metadata import ClusterMetadata, PartitionMetadata
+    from tidelog.client.metadata import ClusterMetadata, Node, PartitionMetadata
+    from tidelog.types import BrokerId
 
 
 @click.group("cluster")
@@ -26,11 +27,14 @@ def command() -> None:
 def describe(as_json: bool, bootstrap: list[Address]) -> None:
     """Show the brokers, what they lead and hold, and the partitions that lack replicas or a leader."""
 
-    async def work(cluster: Cluster) -> ClusterMetadata:
-        await cluster.all_topics()
-        return cluster.metadata
+    async def work(cluster: Cluster) -> dict[str, Any]:
+        from tidelog.client.admin import Admin
 
-    described = _description(on_cluster(bootstrap, work))
+        await cluster.all_topics()
+        # Metadata may go on listing one that has just died.
+        return _description(cluster.metadata, (await Admin(cluster).describe_cluster()).brokers)
+
+    described = on_cluster(bootstrap, work)
     if as_json:
         print_json(described)
         return
@@ -44,7 +48,8 @@ def describe(as_json: bool, bootstrap: list[Address]) -> None:
         click.echo(f"all {described['partitions']} partitions have a leader and all their replicas in sync")
 
 
-def _description(metadata: ClusterMetadata) -> dict[str, Any]:
+def _description(metadata: ClusterMetadata, nodes: list[Node]) -> dict[str, Any]:
+    alive = {node.id: node for node in nodes}
     partitions = [
         (topic.name, partition)
         for topic in sorted(metadata.topics.values(), key=lambda topic: topic.name)
@@ -52,29 +57,31 @@ def _description(metadata: ClusterMetadata) -> dict[str, Any]:
     ]
     return {
         "cluster_id": metadata.cluster_id,
-        "controller": metadata.controller if metadata.controller in metadata.brokers else None,
-        "brokers": _brokers(metadata, [partition for _, partition in partitions]),
+        "controller": metadata.controller if metadata.controller in alive else None,
+        "brokers": _brokers(alive, metadata.controller, [partition for _, partition in partitions]),
         "partitions": len(partitions),
         "under_replicated": [_row(topic, one) for topic, one in partitions if not set(one.replicas) <= set(one.isr)],
-        "offline": [_row(topic, one) for topic, one in partitions if one.leader not in metadata.brokers],
+        "offline": [_row(topic, one) for topic, one in partitions if one.leader not in alive],
     }
 
 
-def _brokers(metadata: ClusterMetadata, partitions: list[PartitionMetadata]) -> list[dict[str, Any]]:
+def _brokers(
+    alive: dict[BrokerId, Node], controller: BrokerId, partitions: list[PartitionMetadata]
+) -> list[dict[str, Any]]:
     """Those that are alive, and those that are not and should hold replicas."""
     from tidelog.client.addresses import address_text
 
     holders = {broker for partition in partitions for broker in partition.replicas}
     rows = []
-    for broker in sorted(holders | set(metadata.brokers)):
-        node = metadata.brokers.get(broker)
+    for broker in sorted(holders | set(alive)):
+        node = alive.get(broker)
         rows.append(
             {
                 "broker": broker,
                 "address": None if node is None else address_text(node.address),
                 "rack": None if node is None else node.rack,
                 "alive": node is not None,
-                "controller": broker == metadata.controller,
+                "controller": broker == controller,
                 "leads": sum(partition.leader == broker for partition in partitions),
                 "holds": sum(broker in partition.replicas for partition in partitions),
             }

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tidelog.client.admin import Admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import error_code
 from tidelog.client.leaders import by_topic
@@ -63,15 +64,19 @@ async def replica_watermarks(
     for partition, brokers in replicas.items():
         for broker in brokers:
             held.setdefault(broker, []).append(partition)
-    answers = await asyncio.gather(*(_of_broker(cluster, broker, partitions) for broker, partitions in held.items()))
+    # Metadata may go on listing one that has just died.
+    alive = {node.id for node in (await Admin(cluster).describe_cluster()).brokers}
+    answers = await asyncio.gather(
+        *(_of_broker(cluster, broker, partitions, broker in alive) for broker, partitions in held.items())
+    )
     found = dict(zip(held, answers, strict=True))
     return {partition: [found[broker][partition] for broker in brokers] for partition, brokers in replicas.items()}
 
 
 async def _of_broker(
-    cluster: Cluster, broker: BrokerId, partitions: Sequence[TopicPartition]
+    cluster: Cluster, broker: BrokerId, partitions: Sequence[TopicPartition], is_alive: bool
 ) -> dict[TopicPartition, ReplicaWatermarks]:
-    if broker not in cluster.metadata.brokers:
+    if not is_alive or broker not in cluster.metadata.brokers:
         return {partition: ReplicaWatermarks(broker, failure="dead") for partition in partitions}
     found: dict[TopicPartition, ReplicaWatermarks] = {}
     open_ones = list(partitions)

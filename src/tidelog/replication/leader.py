@@ -5,7 +5,7 @@ Facts in, decisions out: log ends as they move, fetches as they come, the time a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +34,8 @@ class RemoteReplica:
     """When it last had all that the leader had at that or at its previous fetch."""
     last_fetch_ms: int = 0
     leader_end_at_last_fetch: Offset = 0
+    is_alive: bool = True
+    """As far as is known here; one that is not will not join the ISR, and so holds nothing back."""
 
     def fetched(self, fetch: FollowerFetch, leader_end_offset: Offset, now_ms: int) -> None:
         if fetch.fetch_offset >= leader_end_offset:
@@ -65,6 +67,7 @@ class Leader:
         log_end_offset: Offset,
         high_watermark: Offset,
         *,
+        alive: Container[BrokerId] | None = None,
         now_ms: int = 0,
         max_lag_ms: int = 10_000,
         min_insync_replicas: int = 1,
@@ -82,6 +85,7 @@ class Leader:
         self.min_insync_replicas = min_insync_replicas
         self._broker_id = broker_id
         self.remotes: dict[BrokerId, RemoteReplica] = {}
+        self._alive: Container[BrokerId] = replicas if alive is None else alive
         self._know(replicas, now_ms)
 
     def _know(self, replicas: Sequence[BrokerId], now_ms: int) -> None:
@@ -91,6 +95,11 @@ class Leader:
             for replica in replicas
             if replica != self._broker_id
         }
+        self._mark_alive()
+
+    def _mark_alive(self) -> None:
+        for replica, remote in self.remotes.items():
+            remote.is_alive = replica in self._alive
 
     # The four occasions (S2.7)
 
@@ -121,6 +130,12 @@ class Leader:
         if replicas is not None and tuple(replicas) != self.replicas:
             self.replicas = tuple(replicas)
             self._know(self.replicas, now_ms)
+        return self.advance(now_ms)
+
+    def brokers_changed(self, alive: Container[BrokerId], now_ms: int) -> bool:
+        """Who is alive now. True if the high watermark rose: it waited for one that was about to join, and is gone."""
+        self._alive = alive
+        self._mark_alive()
         return self.advance(now_ms)
 
     def advance(self, now_ms: int) -> bool:
@@ -159,8 +174,8 @@ class Leader:
         return len(self.isr) >= self.needed_replicas
 
     def _may_join(self, remote: RemoteReplica) -> bool:
-        """It has reached the HW and the start of this term (edge case 6)."""
-        return remote.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
+        """It lives, and has reached the HW and the start of this term (edge case 6)."""
+        return remote.is_alive and remote.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
 
     def grown_isr(self, follower: BrokerId) -> tuple[BrokerId, ...] | None:
         """The ISR with this follower, if it may join now; None if not, or if a change is under way already."""
@@ -195,7 +210,7 @@ class Leader:
 
     # Log starts (S10.2)
 
-    def low_watermark(self, log_start_offset: Offset, alive: Sequence[BrokerId]) -> Offset:
+    def low_watermark(self, log_start_offset: Offset) -> Offset:
         """The smallest log start over the living replicas; one that has not told its own holds it back."""
-        starts = [remote.log_start_offset for replica, remote in self.remotes.items() if replica in alive]
+        starts = [remote.log_start_offset for remote in self.remotes.values() if remote.is_alive]
         return min([log_start_offset, *starts])

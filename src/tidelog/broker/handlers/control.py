@@ -97,6 +97,6 @@ def update_metadata(broker: Broker, request: UpdateMetadataRequest, call: Call) 
         return UpdateMetadataResponse(error_code=failure.code)
     known = broker.metadata.brokers
     broker.metadata.apply(request)
-    if not broker.metadata.brokers.keys() <= known.keys():
-        broker.replicas.brokers_came()
+    if broker.metadata.brokers.keys() != known.keys():
+        broker.replicas.brokers_changed()
     return UpdateMetadataResponse()

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.dispatch import Later
 from tidelog.broker.partition import Partition, RequestError
+from tidelog.broker.refusals import PASSING, Refusals, Sent
 from tidelog.broker.write_rules import check, codec_of
 from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.net.channel import Call
-from tidelog.records.header import Codec
+from tidelog.records.header import BatchHeader, Codec
+from tidelog.records.validate import validate
 from tidelog.replication.leader import Leader
 from tidelog.types import Offset
 from tidelog.wire import ZERO_UUID
@@ -97,7 +99,7 @@ def produce(
                 must_flush = must_flush or one.needs_flush
                 must_wait = must_wait or not one.is_committed
             except TidelogError as failure:
-                answers.append(_refusal(data.index, failure))
+                answers.append(_refusal(broker, name, data, failure))
         topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     for one in written:
         one.partition.appended_all()
@@ -133,6 +135,8 @@ def _append(
     if header.is_transactional:
         raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     appended = partition.append(batch, header)
+    if broker.refusals and header.producer_id >= 0:
+        broker.refusals.taken(_sent(topic, data.index, header))
     broker.counts.written(topic, len(batch), header.record_count)
     response = PartitionProduceResponse(
         index=data.index,
@@ -146,13 +150,37 @@ def _append(
     return written
 
 
-def _refusal(index: int, failure: TidelogError) -> PartitionProduceResponse:
+def _sent(topic: str, index: int, header: BatchHeader) -> Sent:
+    return Sent(topic, index, header.producer_id, header.producer_epoch, header.base_sequence)
+
+
+def _refusal(
+    broker: Broker, topic: str | None, data: PartitionProduceData, failure: TidelogError
+) -> PartitionProduceResponse:
+    code = failure.code
+    if topic is not None and (code in PASSING or code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        code = _code_for_producer(broker.refusals, topic, data, code)
     return PartitionProduceResponse(
-        index=index,
-        error_code=failure.code,
+        index=data.index,
+        error_code=code,
         base_offset=-1,
         error_message=None if str(failure) == failure.code.name else str(failure),
     )
+
+
+def _code_for_producer(refusals: Refusals, topic: str, data: PartitionProduceData, code: ErrorCode) -> ErrorCode:
+    """Notes what is refused of an idempotent producer, and does not call what comes behind that out of order."""
+    try:
+        header = validate(data.records or b"")  # it may have been refused before anybody looked at it
+    except TidelogError:
+        return code
+    if header.producer_id < 0:
+        return code
+    sent = _sent(topic, data.index, header)
+    if code in PASSING:
+        refusals.refused(sent, code)
+        return code
+    return refusals.reason_for(sent) or code
 
 
 def _close_on_error(response: ProduceResponse, call: Call) -> None:
