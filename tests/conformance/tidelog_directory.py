@@ -103,7 +103,7 @@ class Author:
     async def _write_plain(self, log: Log) -> None:
         for n in range(60):
             if n == 40:
-                await log.begin_epoch(1)
+                log.begin_epoch(1)
             self.append(log, _some_records(n), Codec(n % 5))
 
     def _write_idempotent(self, log: Log) -> None:
@@ -181,7 +181,7 @@ async def make_topics(directory: LogDirectory, cluster: Cluster, topics: Mapping
     for topic, count in topics.items():
         for number in range(count):
             log = await directory.create(TopicPartition(topic, number), cluster.topic_ids[topic])
-            await log.begin_epoch(0)
+            log.begin_epoch(0)
             write_meta_properties(log.disk, directory.path, MetaProperties(cluster.cluster_id, 1))
 
 

@@ -22,7 +22,9 @@ from tests.brokerkit import (
 from tests.logkit import batch
 from tests.logkit import idempotent as _idempotent
 from tidelog.broker.broker import Broker
+from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.membership import BrokerIdTakenError
+from tidelog.broker.partition import Partition
 from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode, StorageError
 from tidelog.net.calling import ConnectionClosedError
@@ -163,6 +165,7 @@ def test_a_lost_session_ends_leading_at_once_and_a_new_one_brings_it_back() -> N
         await kit.create_topic()
         await kit.produce()
         before, partition = kit.broker.epoch, kit.partition()
+        kit.store.delay_s = lambda: 0.05  # it is back before long
         kit.expire_session()
         assert await code_of(kit.produce()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         await eventually(lambda: kit.broker.epoch > before)
@@ -253,27 +256,25 @@ def test_requests_of_the_controller_wait_until_the_broker_is_a_member_again() ->
     run(story)
 
 
-def test_a_session_lost_while_a_role_is_taken() -> None:
-    """The file of the new term is being written when the session ends: it must not lead when that is done."""
+def test_a_session_lost_while_a_role_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition is being taken from its fetcher when the session ends: it must not lead when that is done."""
 
     async def story(kit: Kit) -> None:
         await kit.create_topic()
         partition = kit.partition()
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         go_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        begin_epoch = partition.log.begin_epoch
 
-        async def slow(epoch: int) -> None:
+        async def slow(self: Fetchers, partition: Partition) -> None:
             begun.set_result(None)
             await go_on
-            await begin_epoch(epoch)
 
-        partition.log.begin_epoch = slow  # type: ignore[method-assign]
-        kit.store.suspend()
-        taking = asyncio.ensure_future(kit.lead_and_isr(leader_epoch=9))
-        await begun
+        with monkeypatch.context() as patched:
+            patched.setattr(Fetchers, "release", slow)
+            kit.store.suspend()
+            taking = asyncio.ensure_future(kit.lead_and_isr(leader_epoch=9))
+            await begun
         await asyncio.sleep(8)
-        partition.log.begin_epoch = begin_epoch  # type: ignore[method-assign]
         go_on.set_result(None)
         assert await taking == ErrorCode.STALE_BROKER_EPOCH
         assert partition.leader is None

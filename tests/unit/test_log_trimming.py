@@ -39,7 +39,7 @@ def test_truncation_cuts_whole_batches_at_any_offset(disk: Disk, directory: str,
 def test_edge_10_truncation_past_the_end_still_cleans_the_epoch_cache(disk: Disk, directory: str):
     async def scenario() -> None:
         log = await filled(await open_log(disk, directory), 3)
-        await log.begin_epoch(5)
+        log.begin_epoch(5)
         assert log.epochs.latest_epoch == 5
         assert await truncate_to(log, 6) is False
         assert log.epochs.latest_epoch == 0

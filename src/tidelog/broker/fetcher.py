@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -33,7 +34,9 @@ _FETCH = FetchRequest.__schema__.api_key
 _VERSIONS = Versions(11, 17)
 _TELLS_DIVERGENCE, _HAS_REPLICA_STATE = 12, 15
 _NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, 2**31 - 1
-_FIRST_REST_MS = 10
+_FIRST_REST_MS = 20
+_TURN_S = 0.02
+_WORTH_TELLING = 5
 _LASTING = 20
 """As many failures as make a rest a long one."""
 _SESSION_LOST = (
@@ -89,6 +92,8 @@ class Fetcher:
         self._connection: Connection | None = None
         self._version = _VERSIONS.last
         self._repairs = Repairs(own, lambda: connect(leader), settings.timeout_ms)
+        self._resting: dict[int, list[Copying]] = {}
+        """By the turn in which they go on."""
         self._under_way: deque[tuple[int, asyncio.Future[FetchResponse]]] = deque()
         self._is_nudging = False
         self._wake = asyncio.Event()
@@ -305,10 +310,23 @@ class Fetcher:
             _log.error("%s is no longer copied: %s", partition.name, failure)
 
     def _rest_a_while(self, one: Copying, why: str) -> None:
-        _log.info("%s is not fetched from broker %d for a while: %s", one.partition.name, self.leader, why)
+        """Those that rest at the same time go on together, in one request."""
         self._set_aside(one)
         one.failures += 1
-        asyncio.get_running_loop().call_later(self._settings.rest_s(one.failures), self._go_on, one)
+        loop = asyncio.get_running_loop()
+        turn = math.ceil((loop.time() + self._settings.rest_s(one.failures)) / _TURN_S)
+        resting = self._resting.get(turn)
+        if resting is None:
+            resting = self._resting[turn] = []
+            loop.call_at(turn * _TURN_S, self._end_rest, turn)
+            level = logging.DEBUG if one.failures < _WORTH_TELLING else logging.INFO
+            message = "%s, and maybe others, is not fetched from broker %d for a while: %s"
+            _log.log(level, message, one.partition.name, self.leader, why)
+        resting.append(one)
+
+    def _end_rest(self, turn: int) -> None:
+        for one in self._resting.pop(turn):
+            self._go_on(one)
 
     def _set_aside(self, one: Copying) -> None:
         """It rests, and the leader is told: a partition in error would be answered at once again and again."""

@@ -166,7 +166,7 @@ class Replicas:
             return
         partition.pause()
         await self._fetchers.release(partition)
-        await log.begin_epoch(state.leader_epoch)
+        log.begin_epoch(state.leader_epoch)
         if life != self._lives:
             raise RequestError(ErrorCode.STALE_BROKER_EPOCH)
         partition.leader_epoch = state.leader_epoch
