@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from tidelog import __version__
 from tidelog.errors import ErrorCode, TidelogError, UnsupportedVersionError
+from tidelog.net.direct import DirectWriter
 from tidelog.types import Buffer
 from tidelog.wire.api import API, API_VERSIONS
 from tidelog.wire.frames import decode_response, encode_request
@@ -135,6 +136,7 @@ class Connection(FrameReader):
         """What the broker speaks, by API key; known after `negotiate`."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._writer: DirectWriter
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
         self._failure: ConnectionClosedError | None = None
@@ -248,10 +250,7 @@ class Connection(FrameReader):
         correlation_id = self._correlation_id
         parts = encode_request(request, version, correlation_id, self.client_id)
         self._correlation_id = (correlation_id + 1) & _MAX_CORRELATION_ID
-        if len(parts) == 1:
-            self._transport.write(parts[0])
-        else:
-            self._transport.writelines(parts)
+        self._writer.write(parts)
         return correlation_id
 
     # Answers
@@ -287,6 +286,7 @@ class Connection(FrameReader):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        self._writer = DirectWriter(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         cause = f"was lost: {exc}" if exc is not None else "was closed by the broker"

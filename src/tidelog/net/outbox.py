@@ -6,24 +6,24 @@ A client that stops reading therefore costs one slice, however much it asked for
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from tidelog.errors import TidelogError
+from tidelog.net.direct import DirectWriter
 from tidelog.types import Buffer
 
 SLICE_BYTES = 128 * 1024
 """What is read at once, and so about what a stalled client costs; larger ones are no faster."""
 _DIRECT_BYTES = 512 * 1024
 """What is sent at once where it need not be read."""
+_SMALL_BYTES = 16 * 1024
+"""Regions up to this are copied: that costs less than a write of their own."""
 _WAITING_BYTES = 32 * 1024
 """What is left with the transport when the socket takes no more."""
 HIGH_WATER_BYTES = 16 * 1024
 """Above it the transport says stop. Below a slice, so that a slice is sent at once or makes us wait."""
-_MOST_BUFFERS = 512
-_NO_SOCKET = -1
 _IN_MEMORY = (bytes, bytearray, memoryview)
 _TURN_BYTES = 2 * 1024 * 1024
 """Sent to one connection before the others have their turn."""
@@ -56,16 +56,14 @@ class Outbox:
     the `push` or `resume` that asked for it.
     """
 
-    __slots__ = ("_is_reading", "_offset", "_on_empty", "_on_failure", "_parts", "_socket", "_transport", "is_paused")
+    __slots__ = ("_is_reading", "_offset", "_on_empty", "_on_failure", "_parts", "_transport", "_writer", "is_paused")
 
     def __init__(
         self, transport: asyncio.Transport, on_failure: Callable[[str], None], on_empty: Callable[[], None]
     ) -> None:
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._transport = transport
-        socket = transport.get_extra_info("socket")
-        self._socket: int = _NO_SOCKET if socket is None else socket.fileno()
-        """To write to while the transport holds nothing back: the way through it costs as much as the rest."""
+        self._writer = DirectWriter(transport)
         self._on_failure = on_failure
         self._on_empty = on_empty
         self._parts: deque[Any] = deque()
@@ -102,39 +100,41 @@ class Outbox:
                 self._is_reading = True  # so that nobody else sends meanwhile
                 asyncio.get_running_loop().call_soon(self._go_on, None)
                 return
-            if isinstance(parts[0], _IN_MEMORY):
-                gathered: list[Buffer] = [parts.popleft()]
-                while parts and isinstance(parts[0], _IN_MEMORY):
-                    gathered.append(parts.popleft())
-                self._write(gathered)
-            else:
+            gathered = self._gather()
+            if gathered:
+                self._writer.write(gathered)
+            elif parts:
                 sent += self._push_slice(parts[0])
 
-    @property
-    def _is_direct(self) -> bool:
-        """Whether bytes written to the socket itself come next. One that is closing may be another's socket soon."""
-        transport = self._transport
-        return self._socket >= 0 and not transport.is_closing() and not transport.get_write_buffer_size()
+    def _gather(self) -> list[Buffer]:
+        """What goes with one write: bytes, and small regions between them.
 
-    def _write(self, buffers: list[Buffer]) -> None:
-        if not self._is_direct or len(buffers) > _MOST_BUFFERS:
-            self._transport.writelines(buffers)
-            return
-        try:
-            sent = os.writev(self._socket, buffers)
-        except OSError:
-            sent = 0  # full, or broken: the transport finds out
-        for buffer in buffers:
-            if sent < len(buffer):
-                self._transport.write(memoryview(buffer)[sent:])
-            sent = max(sent - len(buffer), 0)
+        An answer with little in it would else be sent in three pieces, and the client woken for each.
+        """
+        parts, gathered, read = self._parts, [], 0
+        while parts and read < SLICE_BYTES:
+            part = parts[0]
+            if not isinstance(part, _IN_MEMORY):
+                if self._offset or len(part) > _SMALL_BYTES:
+                    break
+                try:
+                    part = part.read_now(0, len(part))
+                except TidelogError as failure:
+                    self._on_failure(f"an answer cannot be read: {failure}")
+                    return []
+                if part is None:
+                    break
+                read += len(part)
+            gathered.append(part)
+            parts.popleft()
+        return gathered
 
     def _push_slice(self, region: Region) -> int:
         left = len(region) - self._offset
         size = min(left, SLICE_BYTES)
         try:
-            if self._is_direct:
-                sent = region.send_now(self._socket, self._offset, min(left, _DIRECT_BYTES))
+            if self._writer.is_direct:
+                sent = region.send_now(self._writer.socket, self._offset, min(left, _DIRECT_BYTES))
                 if sent:
                     self._sent(region, sent)
                     return sent
