@@ -57,6 +57,31 @@ async def test_answers_leave_in_the_order_of_requests_whatever_order_they_are_ma
 
 
 @every_loop
+async def test_what_waits_for_the_end_of_a_turn_sees_all_of_it_and_a_fault_there_hurts_nobody_else():
+    parking, seen, faults = Parking(), [], []
+
+    def handle(call: Call) -> None:
+        parking(call)
+        if len(parking.order) == 1:
+            made.channel.at_end_of_turn(lambda: 1 // 0)
+            made.channel.at_end_of_turn(lambda: seen.append(list(parking.order)))
+            made.channel.at_end_of_turn(parking.answer_all)
+
+    async with scene(handle) as made:
+        loop = asyncio.get_running_loop()
+        before = loop.get_exception_handler()
+        loop.set_exception_handler(lambda loop, context: faults.append(context["exception"]))
+        client = await made.connect()
+        client.send(*(request(number) for number in range(5)))
+        assert await numbers(client, 5) == list(range(5))
+        assert seen == [list(range(5))]
+        assert [type(fault) for fault in faults] == [ZeroDivisionError]
+        made.channel.at_end_of_turn(lambda: seen.append([]))
+        await until(lambda: len(seen) == 2)
+        loop.set_exception_handler(before)
+
+
+@every_loop
 async def test_a_parked_request_keeps_no_later_one_from_being_handled():
     parking = Parking()
     async with scene(parking) as made:

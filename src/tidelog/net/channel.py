@@ -150,14 +150,20 @@ class RequestChannel:
         self.is_serving = True
         try:
             self._serve_turn()
-            while self._end_of_turn:
-                self._end_of_turn.popleft()()
+            self._end_turn()
             for send in self.after_turn:
                 send()
         finally:
             self.is_serving = False
         if self._control or self._data:
             self._schedule()
+
+    def _end_turn(self) -> None:
+        while self._end_of_turn:
+            try:
+                self._end_of_turn.popleft()()
+            except Exception as failure:  # a fault of ours, and nobody else's turn
+                self._loop.call_exception_handler({"message": "at the end of a turn", "exception": failure})
 
     def _serve_turn(self) -> None:
         control, data, handle = self._control, self._data, self._handle
