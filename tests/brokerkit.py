@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.logkit import batch
-from tidelog.broker.broker import Broker
 from tidelog.broker.partition import Partition
-from tidelog.config.broker import BrokerConfig
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import ErrorCode
 from tidelog.host.machine import RealPorts
-from tidelog.lab.world import SimHost, World
-from tidelog.net.calling import Connection
-from tidelog.ports import Ports
+from tidelog.lab.broker import PATIENCE_S, LabBroker, eventually, sim_settings
+from tidelog.lab.world import World
 from tidelog.records.batch import decode
 from tidelog.records.kernel import Record
 from tidelog.types import Buffer, TopicPartition
-from tidelog.wire import ZERO_UUID, Message
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -52,9 +49,6 @@ from tidelog.wire.messages.topics import (
     DeleteTopicState,
 )
 
-PORT = 9092
-DATA = "/data"
-PATIENCE_S = 20.0
 FETCH_BY_NAME = 12
 FETCH = 18
 PRODUCE_BY_NAME = 12
@@ -64,101 +58,8 @@ LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA = 7, 4, 8
 Story = Callable[["Kit"], Coroutine[Any, Any, None]]
 
 
-async def eventually(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience_s
-    while not condition():
-        assert loop.time() < deadline, "waited in vain"
-        await asyncio.sleep(0.005)
-
-
-class Kit:
+class Kit(LabBroker):
     """One broker and what a client does to it."""
-
-    def __init__(
-        self, ports: Ports, store: MemoryCoordination, settings: Mapping[str, str], broker_id: int, host_name: str
-    ) -> None:
-        self.store = store
-        self.ports = ports
-        self.settings = dict(settings)
-        self.broker_id = broker_id
-        self.host_name = host_name
-        self.broker: Broker
-        self._connection: Connection | None = None
-        self._life: asyncio.Task[None] | None = None
-        self._told_to_stop: asyncio.Future[None]
-
-    # The broker's life
-
-    @property
-    def host(self) -> SimHost:
-        assert isinstance(self.ports, SimHost)
-        return self.ports
-
-    async def start(self) -> Broker:
-        """Until it serves."""
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
-        self._told_to_stop = loop.create_future()
-        life = self._live(ready)
-        self._life = self.ports.start(life) if isinstance(self.ports, SimHost) else loop.create_task(life)
-        await ready
-        return self.broker
-
-    async def _live(self, ready: asyncio.Future[None]) -> None:
-        config = BrokerConfig.load({"broker.id": str(self.broker_id), **self.settings}, hostname=self.host_name)
-        broker = self.broker = Broker(config, self.ports, self.store)
-        try:
-            await broker.start()
-        except BaseException as failure:
-            await broker.stop()
-            if ready.done():
-                raise
-            ready.set_exception(failure)
-            return
-        ready.set_result(None)
-        await self._told_to_stop
-        await broker.stop()
-
-    async def stop(self) -> None:
-        """Cleanly."""
-        self.disconnect()
-        life, self._life = self._life, None
-        if life is not None and not life.done():
-            self._told_to_stop.set_result(None)
-            await life
-
-    def kill(self) -> None:
-        self.disconnect()
-        self.host.kill()
-
-    async def restart(self) -> Broker:
-        await self.stop()
-        return await self.start()
-
-    def expire_session(self) -> None:
-        """As if the store had not heard of the broker for too long."""
-        self.store.expire(self.broker.session.id)
-
-    # Calling
-
-    @property
-    def port(self) -> int:
-        return next(iter(self.broker.ports_bound.values()))
-
-    async def connect(self) -> Connection:
-        return await Connection.open(self.host_name, self.port, client_id="kit")
-
-    async def call(self, request: Message, version: int) -> Any:
-        """On a connection that is kept."""
-        if self._connection is None or self._connection.closed:
-            self._connection = await self.connect()
-        return await self._connection.call(request, version, timeout_ms=PATIENCE_S * 1000)
-
-    def disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     # Topics
 
@@ -327,16 +228,6 @@ def fetched(answer: FetchResponse) -> dict[tuple[str | bytes, int], FetchRespons
 
 def values_of(answer: FetchResponsePartitionData) -> list[bytes | None]:
     return [record.value for record in decode(bytes(answer.records or b""))]
-
-
-def sim_settings(host: str, **settings: str) -> dict[str, str]:
-    return {
-        "listeners": f"PLAINTEXT://{host}:{PORT}",
-        "log.dirs": DATA,
-        "tidelog.coordination": "memory",
-        "zookeeper.session.timeout.ms": "6000",
-        **{name.replace("__", "-").replace("_", "."): value for name, value in settings.items()},
-    }
 
 
 def run(story: Story, *, seed: int = 1, cold: bool = False, before: Story | None = None, **settings: str) -> World:

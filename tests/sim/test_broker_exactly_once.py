@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.brokerkit import FETCH_BY_NAME, PRODUCE_BY_NAME, Kit, fetch_request, produce_request, sim_settings
+from tests.brokerkit import FETCH_BY_NAME, PRODUCE_BY_NAME, Kit, fetch_request, produce_request
 from tests.logkit import batch
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import sim_settings
 from tidelog.lab.world import World
 from tidelog.net.calling import CannotConnectError, Connection, ConnectionClosedError
 from tidelog.records.batch import decode

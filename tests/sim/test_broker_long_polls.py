@@ -7,9 +7,10 @@ import random
 
 import pytest
 
-from tests.brokerkit import FETCH_BY_NAME, PRODUCE_BY_NAME, Kit, fetch_request, produce_request, sim_settings
+from tests.brokerkit import FETCH_BY_NAME, PRODUCE_BY_NAME, Kit, fetch_request, produce_request
 from tests.logkit import batch
 from tidelog.coordination.memory import MemoryCoordination
+from tidelog.lab.broker import sim_settings
 from tidelog.lab.world import World
 from tidelog.net.calling import Connection
 from tidelog.records.batch import decode

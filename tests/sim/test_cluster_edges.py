@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import FETCH, FETCH_BY_NAME, eventually, fetch_request
-from tests.clusterkit import LAG_MS, SESSION_MS, ClusterKit, run
+from tests.brokerkit import FETCH, FETCH_BY_NAME, fetch_request
+from tests.clusterkit import ClusterKit, run
 from tests.logkit import batch
 from tidelog.broker.fetcher import Fetcher
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
+from tidelog.lab.cluster import LAG_MS, SESSION_MS
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.fetch import FetchRequest, FetchRequestReplicaState
 from tidelog.wire.messages.offsets import (

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import PRODUCE_BY_NAME, eventually, produce_request, within
-from tests.clusterkit import LAG_MS, SESSION_MS, ClusterKit, run
+from tests.brokerkit import PRODUCE_BY_NAME, produce_request, within
+from tests.clusterkit import ClusterKit, run
 from tests.logkit import batch
 from tidelog.broker.fetcher import Fetcher
 from tidelog.client.produce import Producer
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
+from tidelog.lab.cluster import LAG_MS, SESSION_MS
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID

@@ -10,22 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import (
-    FETCH,
-    FETCH_BY_NAME,
-    Kit,
-    eventually,
-    fetch_request,
-    fetched,
-    run,
-    values_of,
-    within,
-)
+from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
 from tests.logkit import FixedClock, batch
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import system_random
+from tidelog.lab.broker import eventually
 from tidelog.metrics import Metrics
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.fetch import FetchRequestForgottenTopic, FetchResponse, FetchResponsePartitionData

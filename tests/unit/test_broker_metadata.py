@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import Kit, eventually, run, within
+from tests.brokerkit import Kit, run, within
 from tidelog.broker.metadata import FULL_UPDATE, LEADER_DURING_DELETE, MetadataCache, TopicMetadata
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import SystemClock
+from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource

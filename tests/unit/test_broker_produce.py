@@ -6,17 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import (
-    PRODUCE,
-    PRODUCE_BY_NAME,
-    Kit,
-    code_of,
-    eventually,
-    produce_request,
-    run,
-)
+from tests.brokerkit import PRODUCE, PRODUCE_BY_NAME, Kit, code_of, produce_request, run
 from tests.logkit import batch, idempotent, marker
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection
 from tidelog.records.batch import decode
 from tidelog.records.build import BatchFacts, build_batch

@@ -11,7 +11,6 @@ from tests.brokerkit import (
     PRODUCE_BY_NAME,
     Kit,
     code_of,
-    eventually,
     fetch_request,
     fetched,
     produce_request,
@@ -21,6 +20,7 @@ from tests.brokerkit import (
 )
 from tests.logkit import batch, idempotent
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection, ConnectionClosedError
 from tidelog.replication.leader import FollowerFetch
 

@@ -7,11 +7,12 @@ import struct
 
 import pytest
 
-from tests.brokerkit import Kit, eventually, run
+from tests.brokerkit import Kit, run
 from tidelog.broker.apis import SERVED
 from tidelog.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import ErrorCode, StorageError
+from tidelog.lab.broker import eventually
 from tidelog.lab.world import World
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.wire.messages.headers import ApiVersionsRequest

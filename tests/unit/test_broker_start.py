@@ -7,18 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokerkit import (
-    DATA,
-    PRODUCE_BY_NAME,
-    UPDATE_METADATA,
-    Kit,
-    code_of,
-    eventually,
-    produce_request,
-    run,
-    run_here,
-    within,
-)
+from tests.brokerkit import PRODUCE_BY_NAME, UPDATE_METADATA, Kit, code_of, produce_request, run, run_here, within
 from tests.logkit import batch
 from tests.logkit import idempotent as _idempotent
 from tidelog.broker.broker import Broker
@@ -27,6 +16,7 @@ from tidelog.broker.membership import BrokerIdTakenError
 from tidelog.broker.partition import Partition
 from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode, StorageError
+from tidelog.lab.broker import DATA, eventually
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.configs import (

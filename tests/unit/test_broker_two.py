@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.brokerkit import PRODUCE_BY_NAME, Kit, eventually, produce_request, sim_settings
+from tests.brokerkit import PRODUCE_BY_NAME, Kit, produce_request
 from tests.logkit import batch
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually, sim_settings
 from tidelog.lab.world import World
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest

@@ -1,0 +1,194 @@
+"""A run is a seed: it decides what the cluster is, what clients do and what goes wrong; a search runs many."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, NamedTuple
+
+from tidelog.lab.broker import eventually
+from tidelog.lab.chance import stream
+from tidelog.lab.checkers import BrokenRuleError, Witness
+from tidelog.lab.cluster import TOPIC, LabCluster, brokers_of, store_of
+from tidelog.lab.faults import ENDS, POWER, TROUBLE, Saboteur
+from tidelog.lab.trace import Trace
+from tidelog.lab.workload import Reader, Writer, careless_writes, come_and_go, move_about
+from tidelog.lab.world import World
+from tidelog.records.batch import decode
+from tidelog.records.kernel import Record
+from tidelog.types import TopicPartition
+
+LIMIT_S = 3600.0
+_SETTLED_S = 120.0
+THE_RUN_ITSELF = "the cluster comes to rest, and nothing fails that nobody waits for"
+
+
+class Plan(NamedTuple):
+    """What makes one run different from another beside its seed."""
+
+    saboteurs: tuple[tuple[str, ...], ...] = (ENDS + TROUBLE,)
+    """The faults that each of them knows; they work side by side."""
+    brokers: int = 3
+    partitions: int = 2
+    writers: int = 2
+    readers: int = 1
+    records: int = 40
+    """That each writer writes to each partition."""
+    careless: bool = False
+    """Records with acks=1 in between, which an election may drop: replicas then part."""
+    topics: bool = False
+    """Others come and go."""
+    moves: bool = False
+    """Partitions are reassigned."""
+    segment_bytes: int = 3000
+    longest_rest_s: float = 0.2
+    """Between what a writer sends: the longer, the more goes wrong meanwhile."""
+
+
+def plan_of(seed: int) -> Plan:
+    """What a seed stands for. It is not told by its number: every fault and every noise is in some of any hundred."""
+    chance = stream(seed, "plan")
+    saboteurs = chance.choice([(ENDS + TROUBLE,), (ENDS, TROUBLE), (POWER,), (TROUBLE, TROUBLE)])
+    return Plan(
+        saboteurs,
+        brokers=chance.choice([3, 3, 4]),
+        partitions=chance.choice([1, 2, 3]),
+        records=chance.choice([20, 40, 60]),
+        careless=chance.random() < 0.6,
+        topics=chance.random() < 0.2,
+        moves=chance.random() < 0.3,
+        segment_bytes=chance.choice([1000, 3000, 100_000]),
+        longest_rest_s=chance.choice([0.2, 2.0, 4.0]),
+    )
+
+
+class Outcome(NamedTuple):
+    """What became of a run. `broken` is the rule, if one was, and `what` how."""
+
+    seed: int
+    plan: Plan
+    trace: Trace
+    virtual_s: float
+    broken: str | None = None
+    what: str = ""
+
+    @property
+    def digest(self) -> str:
+        return self.trace.digest()
+
+
+def run(seed: int, plan: Plan | None = None) -> Outcome:
+    """One run in a world of its own; by the seed's own plan unless one is given."""
+    plan = plan_of(seed) if plan is None else plan
+    broken, what = None, ""
+    with World(seed) as world:
+        try:
+            world.run(_Run(world, plan).story(), limit_s=LIMIT_S)
+        except Exception as failure:  # whatever it is, it is what this run has found
+            broken, what = _rule_of(failure)
+            world.loop.note("broken", broken, what)
+        return Outcome(seed, plan, world.trace, world.loop.time(), broken, what)
+
+
+def _rule_of(failure: BaseException) -> tuple[str, str]:
+    """A rule that a client's task found broken comes as the cause of that task's failure."""
+    cause: BaseException | None = failure
+    while cause is not None:
+        if isinstance(cause, BrokenRuleError):
+            return cause.rule, cause.what
+        cause = cause.__cause__
+    return THE_RUN_ITSELF, f"{type(failure).__name__}: {failure}"
+
+
+class _Run:
+    """A cluster, its clients and its saboteurs, from the start until all is quiet."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self._world = world
+        self._plan = plan
+        store = store_of(world)
+        brokers = brokers_of(world, store, plan.brokers, log_segment_bytes=str(plan.segment_bytes))
+        self._cluster = LabCluster(world, store, brokers)
+        self._witness = Witness(self._cluster)
+        self._indexes = range(plan.partitions)
+        self._writers = [
+            Writer(self._cluster, self._witness, f"w{number}", self._indexes, plan.records, plan.longest_rest_s)
+            for number in range(plan.writers)
+        ]
+        self._readers = [
+            Reader(self._cluster, self._witness, f"r{number}", self._indexes) for number in range(plan.readers)
+        ]
+        for name in [*(reader.name for reader in self._readers), "client", "admin", "careless", "topics", "moves"]:
+            world.host(name)
+        self._over = asyncio.Event()
+
+    async def story(self) -> None:
+        self._set_latencies()
+        await self._cluster.start()
+        numbers = sorted(self._cluster.brokers)
+        assignments = [[numbers[(index + place) % len(numbers)] for place in range(3)] for index in self._indexes]
+        await self._world.host("admin").start(self._cluster.create_topic(assignments=assignments))
+        witness = asyncio.ensure_future(self._witness.run())
+        witness.add_done_callback(self._stopped_looking)
+        for reader in self._readers:
+            self._on(reader.name, reader.run())
+        if self._plan.careless:
+            self._on("careless", careless_writes(self._cluster, self._indexes, self._chance("careless")))
+        noise = asyncio.gather(*self._operators(), *(one.run(self._over) for one in self._saboteurs()))
+        await asyncio.gather(*(self._on(writer.name, writer.run()) for writer in self._writers))
+        self._over.set()
+        await noise
+        self._world.host("careless").kill()
+        await self._settle()
+        witness.cancel()
+
+    def _on(self, host: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._world.host(host).start(work)
+
+    def _chance(self, name: str) -> random.Random:
+        return self._world.chance_for(name)
+
+    def _stopped_looking(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._world.loop.fail("the witness has seen it", task.exception())
+
+    def _set_latencies(self) -> None:
+        for one in self._cluster.brokers:
+            for other in range(one + 1, len(self._cluster.brokers) + 1):
+                latency_ms = self._chance(f"latency {one} {other}").choice([0.2, 2.0, 20.0])
+                self._world.network.set_latency(f"b{one}", f"b{other}", latency_ms, latency_ms)
+            self._cluster[one].host.clock.offset_ms = self._chance(f"clock {one}").randrange(-2000, 2000)
+
+    def _operators(self) -> list[asyncio.Task[None]]:
+        working = []
+        if self._plan.topics:
+            working.append(self._on("topics", come_and_go(self._cluster, self._chance("topics"), self._over)))
+        if self._plan.moves:
+            working.append(
+                self._on("moves", move_about(self._cluster, self._indexes, self._chance("moves"), self._over))
+            )
+        return working
+
+    def _saboteurs(self) -> list[Saboteur]:
+        clients = [*(one.name for one in self._writers), *(one.name for one in self._readers)]
+        return [
+            Saboteur(self._cluster, self._indexes, known, self._chance(f"saboteur {number}"), clients)
+            for number, known in enumerate(self._plan.saboteurs)
+        ]
+
+    async def _settle(self) -> None:
+        """Nothing goes wrong any more: every replica has everything, every reader gets it, every rule holds."""
+        logs: dict[TopicPartition, dict[int, list[Record]]] = {}
+        for index in self._indexes:
+            partition = TopicPartition(TOPIC, index)
+            await eventually(partial(self._cluster.is_in_sync, index), _SETTLED_S, f"{partition} is in sync")
+            logs[partition] = {
+                number: decode(self._cluster.held(number, index)) for number in self._cluster.assigned(index)
+            }
+            end = self._cluster.ends(index)[self._cluster.leader(index)][0]
+            for reader in self._readers:
+                what = f"{reader.name} has read {partition} up to {end}"
+                await eventually(partial(reader.has_read, partition, end), _SETTLED_S, what)
+        self._witness.settled(logs)
