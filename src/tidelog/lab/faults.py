@@ -8,15 +8,16 @@ losses works alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tidelog.lab.broker import eventually
+from tidelog.lab.broker import WaitedInVainError, eventually
 from tidelog.lab.cluster import LabCluster
 
-ENDS = ("kill", "stop", "kill cut off", "die in a write", "controller", "roll", "full disk")
+ENDS = ("kill", "stop", "kill cut off", "back to back", "die in a write", "controller", "roll", "full disk")
 """After these the broker is started again."""
 TROUBLE = ("freeze", "cut", "cut one", "slow", "session", "store", "reset", "clock")
 POWER = (*ENDS, "power loss", "power loss", "power loss")
@@ -43,6 +44,7 @@ class Saboteur:
             "kill": self._kill,
             "stop": self._stop,
             "kill cut off": self._kill_cut_off,
+            "back to back": self._kill_back_to_back,
             "die in a write": self._die_in_a_write,
             "controller": self._kill_controller,
             "roll": self._roll,
@@ -95,6 +97,21 @@ class Saboteur:
         self._cluster[number].kill()
         self._cluster.heal(number)
         await self._start_again(number)
+
+    async def _kill_back_to_back(self, number: int) -> None:
+        """A leader, and the next one as soon as it leads: whoever comes then had no time to catch up."""
+        index = self._chance.choice(self._partitions)
+        first = self._cluster.leader(index) or number
+        self._cluster[first].kill()
+        killed = [first]
+        with contextlib.suppress(WaitedInVainError):  # there may be nobody else in sync
+            await eventually(lambda: self._cluster.leader(index) not in (0, first))
+            await self._pause(0.05, 0)
+            second = self._cluster.leader(index)
+            if second not in (0, first):
+                self._cluster[second].kill()
+                killed.append(second)
+        await asyncio.gather(*map(self._start_again, killed))
 
     async def _die_in_a_write(self, number: int) -> None:
         one = self._cluster[number]
