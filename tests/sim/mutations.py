@@ -22,7 +22,6 @@ from tidelog.lab.checkers import (
     ReplicasAgree,
     Rule,
 )
-from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.producers import ProducerState
 from tidelog.log.trimming import truncate_to
 from tidelog.replication.leader import Leader
@@ -82,19 +81,6 @@ def forget_hw_with_each_isr(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "isr_changed", change_and_forget)
 
 
-def no_epoch_fencing(patch: pytest.MonkeyPatch) -> None:
-    """Neither of who asks, nor of who is told that it leads."""
-    leader_for = Partition.leader_for
-    patch.setattr(Partition, "leader_for", lambda self, current_leader_epoch: leader_for(self, -1))
-
-
-def join_at_hw_only(patch: pytest.MonkeyPatch) -> None:
-    """Not at the start of the term too."""
-    patch.setattr(
-        Leader, "_may_join", lambda self, remote: remote.is_alive and remote.log_end_offset >= self.high_watermark
-    )
-
-
 def join_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_may_join", lambda self, remote: remote.is_alive)
 
@@ -102,10 +88,6 @@ def join_at_once(patch: pytest.MonkeyPatch) -> None:
 def no_divergence(patch: pytest.MonkeyPatch) -> None:
     """The leader never tells where logs part."""
     patch.setattr("tidelog.broker.handlers.fetch._diverging_epoch", lambda partition, item: None)
-
-
-def keep_epochs_at_truncation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LeaderEpochCache, "truncate_from_end", lambda self, offset: False)
 
 
 def elect_outside_the_isr(patch: pytest.MonkeyPatch) -> None:
@@ -132,6 +114,7 @@ def read_past_hw(patch: pytest.MonkeyPatch) -> None:
 CAUGHT: dict[Mutation, tuple[int, type[Rule]]] = {
     ack_before_hw: (1, AcknowledgedIsNeverLost),
     truncate_to_hw: (25, ReplicasAgree),
+    hw_without_the_pending: (44, ConsumedNeverDisappears),
     hw_of_the_leader_alone: (5, ConsumedNeverDisappears),
     hw_of_a_new_leader_is_its_end: (6, ReplicasAgree),
     forget_hw_with_each_isr: (20, HighWatermarkNeverFalls),
@@ -142,5 +125,3 @@ CAUGHT: dict[Mutation, tuple[int, type[Rule]]] = {
     read_past_hw: (5, ConsumedNeverDisappears),
 }
 """The first seed from 0 on that shows it, and the rule that it breaks."""
-
-UNSEEN: tuple[Mutation, ...] = (hw_without_the_pending, no_epoch_fencing, join_at_hw_only, keep_epochs_at_truncation)
