@@ -1,0 +1,243 @@
+"""A step of a story in a terminal: rows of record boxes with the tide marks below them.
+
+    Console().print(StepDrawing(strip, 3))
+
+Colour is an addition: a box also shows by its lines whether it is committed (solid), uncommitted (dashed), gone
+(crossed), new (+) or different (≠), and a changed value shows the one before it. So pipes and NO_COLOR lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from tidelog.lab.frames import ReplicaRow, Role, Strip, changes, differing
+from tidelog.lab.layout import (
+    Box,
+    Columns,
+    Fact,
+    Marker,
+    Tide,
+    boxes,
+    columns,
+    frame_facts,
+    markers,
+    role_words,
+    row_facts,
+)
+from tidelog.types import Offset
+
+_MARGIN = 20
+_LABEL_MAX = 8
+_MARKERS_BEHIND = 8  # room for "^HW=LEO" right of the last box
+
+_STYLE = {Tide.COMMITTED: "bold white on blue", Tide.UNCOMMITTED: "black on yellow", Tide.GONE: "strike red"}
+_DIFFERS = "bold white on magenta"
+_NAME = {Role.LEADER: "bold green", Role.FOLLOWER: "bold", Role.FROZEN: "bold cyan", Role.DEAD: "dim"}
+_CHANGED = "bold cyan"
+_ALARM = "bold red"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of a box, the corners from top left to bottom right."""
+
+    corners: tuple[str, str, str, str]
+    top: str
+    side: str
+
+    def strokes(self, width: int, above: str, middle: str, below: str) -> tuple[str, str, str]:
+        left_top, right_top, left_bottom, right_bottom = self.corners
+        return (
+            left_top + above.center(width, self.top) + right_top,
+            self.side + middle.center(width) + self.side,
+            left_bottom + below.center(width, self.top) + right_bottom,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Glyphs:
+    """The characters of a drawing: line drawing where the terminal's encoding has it, else plain ASCII."""
+
+    lines: dict[Tide, _Lines]
+    differs: str
+    mark: str
+    arrow: str
+    more: str
+
+
+_UNICODE = _Glyphs(
+    {
+        Tide.COMMITTED: _Lines(("┌", "┐", "└", "┘"), "─", "│"),
+        Tide.UNCOMMITTED: _Lines(("┌", "┐", "└", "┘"), "╌", "┊"),
+        Tide.GONE: _Lines(("╳", "╳", "╳", "╳"), "╌", "╳"),
+    },
+    differs="≠",
+    mark="▲",
+    arrow="→",
+    more="…",
+)
+_ASCII = _Glyphs(
+    {
+        Tide.COMMITTED: _Lines(("+", "+", "+", "+"), "-", "|"),
+        Tide.UNCOMMITTED: _Lines((".", ".", ".", "."), ".", ":"),
+        Tide.GONE: _Lines(("x", "x", "x", "x"), ".", "x"),
+    },
+    differs="#",
+    mark="^",
+    arrow="->",
+    more="..",
+)
+
+
+class StepDrawing:
+    """One frame of a strip, for rich to print at whatever width there is."""
+
+    def __init__(self, strip: Strip, index: int) -> None:
+        self._strip = strip
+        self._index = index
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        pen = _Pen(_ASCII if options.ascii_only else _UNICODE, options.max_width)
+        yield from pen.step(self._strip, self._index)
+
+
+class LegendDrawing:
+    """What the boxes mean, to be printed once before the first step."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        glyphs = _ASCII if options.ascii_only else _UNICODE
+        meanings = [
+            (glyphs.lines[tide].side + words + glyphs.lines[tide].side, _STYLE[tide])
+            for tide, words in (
+                (Tide.COMMITTED, " committed: below HW "),
+                (Tide.UNCOMMITTED, " not committed "),
+                (Tide.GONE, " cut or lost in this step "),
+            )
+        ]
+        meanings.append((f" {glyphs.differs} differs between replicas ", _DIFFERS))
+        meanings.append((" + new in this step ", "bold"))
+        yield from _flow([Text(words, style) for words, style in meanings], options.max_width, indent=1)
+
+
+class _Pen:
+    """Draws at one width with one set of glyphs."""
+
+    def __init__(self, glyphs: _Glyphs, width: int) -> None:
+        self._glyphs = glyphs
+        self._width = width
+
+    def step(self, strip: Strip, index: int) -> Iterator[Text]:
+        frame, before = strip.frames[index], strip.before(index)
+        changed = changes(before, frame)
+        differ = differing(frame)
+        label = self._label_width(strip)
+        slot = label + 5
+        shown = columns([before, frame]).limited((self._width - _MARGIN - _MARKERS_BEHIND) // slot)
+        yield from self._heading(f"{index + 1}/{len(strip.frames)}", frame.says, frame.rule)
+        yield from self._facts(frame_facts(before, frame), indent=1)
+        yield from (Text(f" {note}") for note in frame.notes)
+        yield self._axis(shown, slot)
+        for row in frame.replicas:
+            row_changed = changed.of(row.name)
+            was = before.row(row.name) if before is not None else None
+            names = self._names(row, was)
+            yield from self._boxes(names, boxes(row, row_changed, differ), row.role, shown, label)
+            yield from self._markers(markers(row, row_changed), shown, slot)
+            yield from self._facts(row_facts(was, row, row_changed), indent=4)
+            yield Text()
+
+    def _label_width(self, strip: Strip) -> int:
+        """The same in all steps, so that the boxes do not move from one to the next."""
+        records = (record for frame in strip.frames for row in frame.replicas for record in row.records)
+        return min(_LABEL_MAX, max((len(record.label) for record in records), default=2))
+
+    def _heading(self, number: str, says: str, rule: str) -> Iterator[Text]:
+        words = [Text(number, "bold reverse"), *(Text(word, "bold") for word in says.split()), Text(f"[{rule}]", "dim")]
+        yield from _flow(words, self._width, indent=1, gap=1)
+
+    def _axis(self, shown: Columns, slot: int) -> Text:
+        before = f"{self._glyphs.more} {shown.hidden} more" if shown.hidden else "offset"
+        offsets = "".join(str(offset).center(slot - 1) + " " for offset in shown.offsets)
+        return Text(before.rjust(_MARGIN - 1) + " " + offsets.rstrip(), "dim")
+
+    def _names(self, row: ReplicaRow, was: ReplicaRow | None) -> tuple[Text, Text, Text]:
+        """What stands left of the boxes: one text for each of their three lines."""
+        moved = was is not None and was.role is not row.role
+        style = _CHANGED if moved else _NAME[row.role]
+        before = f" was {was.role.value}" if was is not None and moved else ""
+        # Appended, because a style given to Text itself would colour the boxes that follow.
+        return (
+            Text().append(f" {row.name}", style),
+            Text().append(f" {role_words(row)}", style),
+            Text().append(before, "dim"),
+        )
+
+    def _boxes(
+        self, names: Iterable[Text], drawn: dict[Offset, Box], role: Role, shown: Columns, label: int
+    ) -> Iterator[Text]:
+        blank = (" " * (label + 4),) * 3
+        row = [drawn.get(offset) for offset in shown.offsets]
+        strokes = [self._box(box, label) if box else blank for box in row]
+        for height, line in enumerate(names):
+            line.truncate(_MARGIN - 1)
+            line.append(" " * (_MARGIN - len(line)))
+            for box, stroke in zip(row, strokes, strict=True):
+                line.append(stroke[height], _box_style(box, role)).append(" ")
+            line.rstrip()
+            yield line
+
+    def _box(self, box: Box, label: int) -> tuple[str, str, str]:
+        above = ("+" if box.new else "") + (self._glyphs.differs if box.differs else "")
+        text = box.record.label
+        if len(text) > label:
+            text = text[: label - len(self._glyphs.more)] + self._glyphs.more
+        return self._glyphs.lines[box.tide].strokes(label + 2, above, text, f"e{box.record.epoch}")
+
+    def _markers(self, marks: Iterable[Marker], shown: Columns, slot: int) -> Iterator[Text]:
+        """Each mark at the left edge of its box; where two would touch, the second goes one line down."""
+        lines: list[Text] = []
+        for mark in marks:
+            if not shown.first <= mark.offset <= shown.first + shown.count:
+                continue
+            edge = _MARGIN + (mark.offset - shown.first) * slot
+            line = next((line for line in lines if len(line) < edge), None)
+            if line is None:
+                lines.append(line := Text())
+            line.append(" " * (edge - len(line)))
+            line.append(self._glyphs.mark + mark.text, _CHANGED if mark.changed else "")
+        yield from lines
+
+    def _facts(self, facts: Iterable[Fact], indent: int) -> Iterator[Text]:
+        yield from _flow([self._fact(fact) for fact in facts], self._width, indent)
+
+    def _fact(self, fact: Fact) -> Text:
+        text = Text().append(fact.name + " ", "dim")
+        if fact.was:
+            text.append(f"{fact.was} {self._glyphs.arrow} ", "dim")
+        return text.append(fact.value, _ALARM if fact.alarming else _CHANGED if fact.changed else "")
+
+
+def _box_style(box: Box | None, role: Role) -> str:
+    if box is None:
+        return ""
+    style = _DIFFERS if box.differs and box.tide is not Tide.GONE else _STYLE[box.tide]
+    return f"dim {style}" if role is Role.DEAD else style
+
+
+def _flow(pieces: Iterable[Text], width: int, indent: int, gap: int = 3) -> Iterator[Text]:
+    """The pieces side by side, on as many lines as the width asks for."""
+    line = Text()
+    for piece in pieces:
+        if not line:
+            line = Text(" " * indent).append_text(piece)
+        elif len(line) + gap + len(piece) <= width:
+            line.append(" " * gap).append_text(piece)
+        else:
+            yield line
+            line = Text(" " * indent).append_text(piece)
+    if line:
+        yield line
