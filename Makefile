@@ -7,6 +7,12 @@ COMPILED_SOURCES := $(wildcard src/tidelog/records/*.py src/tidelog/records/*.px
 	src/tidelog/net/buffers.py \
 	src/tidelog/wire/decoder.py src/tidelog/wire/encoder.py src/tidelog/wire/capi.pxd
 
+# What runs in one process shares the cores; a system test, which starts processes and measures time, has them alone.
+define pytest
+$(BIN)/python -m pytest -m "$(1)" --numprocesses 2 --dist worksteal tests/unit tests/property tests/sim
+$(BIN)/python -m pytest -m "$(1)" tests/system
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run up test test-all check conformance bench lock peers clean
 
@@ -29,10 +35,10 @@ up: setup ## a broker on 127.0.0.1:9092, until Ctrl-C; its data stays in tidelog
 	$(BIN)/tidelog up
 
 test: setup ## the tests that need nothing but Python
-	$(BIN)/python -m pytest -m "not jvm and not long" tests/unit tests/property tests/sim tests/system
+	$(call pytest,not jvm and not long)
 
 test-all: test peers ## and the long ones, and those beside the JVM
-	$(BIN)/python -m pytest -m "jvm or long" tests/unit tests/property tests/sim tests/system
+	$(call pytest,jvm or long)
 
 check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .

@@ -377,13 +377,13 @@ def test_a_fetch_waits_no_longer_than_its_client(directory: str, turns: int):
         client = FakeConnection()
         call = client.call = Call(cast(ServerConnection, client), frame, FETCH, 0)
         broker._dispatcher.handle(call)
-        assert broker._dispatcher._later
+        assert broker._dispatcher._parked
         for _ in range(turns):
             await asyncio.sleep(0)
         client.close("gone")
         for _ in range(5):
             await asyncio.sleep(0)
-        assert not broker._dispatcher._later
+        assert not broker._dispatcher._parked
         connection.close()
 
     asyncio.run(with_broker(directory, story))

@@ -143,6 +143,26 @@ async def test_close_ends_those_who_still_wait():
         assert await client.ended() == b""
 
 
+@every_loop
+async def test_close_ends_those_whose_waiting_has_not_even_begun(recwarn: pytest.WarningsRecorder):
+    closing: list[asyncio.Task[None]] = []
+
+    async def forever() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def closes_first(*_: Any) -> Any:
+        closing.append(asyncio.ensure_future(on.dispatcher.close()))
+        return forever()
+
+    async with stage(closes_first) as on:
+        client = await on.connect()
+        client.write(framed_request(DescribeClusterRequest(), 1))
+        assert await client.ended() == b""
+        await asyncio.gather(*closing)
+        assert not on.dispatcher._later
+    assert not [str(warning.message) for warning in recwarn if "forever" in str(warning.message)]
+
+
 BAD = {
     "no version": struct.pack(">hhb", API_VERSIONS, 0, 0)[:3],
     "an unknown API": struct.pack(">hhih", 32000, 0, 1, -1),

@@ -111,7 +111,7 @@ class Dispatcher:
         self._clock = clock
         self._metrics = metrics
         self._stages: dict[int, _Stages] = {}
-        self._later: dict[asyncio.Task[None], None] = {}
+        self._later: dict[asyncio.Task[None], tuple[Call, Awaitable[Message | None]]] = {}
         self._parked: dict[Call, None] = {}
         self._refused = metrics.counter("kafka_network_request_channel_refused_requests_total")
         self.broker: Broker | None = None
@@ -154,7 +154,7 @@ class Dispatcher:
 
     def _await(self, call: Call, result: Awaitable[Message | None]) -> None:
         task = asyncio.ensure_future(self._answer_later(call, result))
-        self._later[task] = None
+        self._later[task] = call, result
         task.add_done_callback(lambda task: self._later.pop(task))
 
     def _answer_parked(self, call: Call, make: MakeAnswer) -> None:
@@ -222,8 +222,13 @@ class Dispatcher:
             stages.sort()
 
     async def close(self) -> None:
-        for call in list(self._parked):
+        waiting = dict(self._later)
+        for call in (*self._parked, *(call for call, _ in waiting.values())):
             call.connection.close(f"{API[call.api_key].name} was given up")
-        for task in list(self._later):
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*self._later, return_exceptions=True)
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for _, result in waiting.values():
+            # A task that was cancelled before its first step has not even begun what it was to await.
+            if asyncio.iscoroutine(result):
+                result.close()

@@ -27,6 +27,7 @@ from tidelog.lab.process import KERNEL, PROCESS, SimProcess
 from tidelog.lab.trace import Trace
 
 T = TypeVar("T")
+_STEPS_WITHOUT_COLLECTION = 50_000
 
 
 class SimHost:
@@ -153,7 +154,7 @@ class World:
     def run(self, main: Coroutine[Any, Any, T], *, limit_s: float = 3600.0) -> T:
         """Run until `main` is done, at most `limit_s` of virtual time. It belongs to no host: it tells the story."""
         self.loop.limit_s = self.loop.time() + limit_s
-        with _collecting_at_fixed_points():
+        with _collecting_at_fixed_points(self.loop):
             return self.loop.run_until_complete(self.loop.create_task(main, name="lab", context=Context()))
 
     def bury(self, process: SimProcess) -> None:
@@ -182,16 +183,28 @@ def _tasks_of(loop: SimLoop, process: SimProcess | None) -> list[SimTask[Any]]:
     return sorted(tasks, key=hash)
 
 
+_steps_since_collection = 0
+
+
 @contextlib.contextmanager
-def _collecting_at_fixed_points() -> Iterator[None]:
-    """Finalizers and weak references act when garbage is found, so the loop decides when that is, by its steps."""
+def _collecting_at_fixed_points(loop: SimLoop) -> Iterator[None]:
+    """Finalizers and weak references act when garbage is found, so the loop decides when that is, by its steps.
+
+    What was there before a run is frozen and cannot act in it, garbage or not. So a new world need not look for garbage
+    first, which takes longer than most short runs do: it is enough to do that now and then.
+    """
+    global _steps_since_collection
     was_enabled = gc.isenabled()
-    gc.collect()
+    steps = loop.steps
+    if steps or _steps_since_collection > _STEPS_WITHOUT_COLLECTION:
+        gc.collect()
+        _steps_since_collection = 0
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
+        _steps_since_collection += loop.steps - steps
         if was_enabled:
             gc.enable()

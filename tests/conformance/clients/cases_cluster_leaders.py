@@ -151,6 +151,8 @@ def cluster_elect_preferred(scene: Scene[Tools]) -> None:
     assert done in out
     assert {f"{topic}-1", f"{topic}-3"} <= set(out.replace(",", " ").split())
     eventually(lambda: leaders() == "22121")
+    # Other cases stopped brokers: the preferred leaders of their topics have to be in sync again.
+    eventually(lambda: not ok(scene, "kafka-topics", "--describe", "--under-replicated-partitions").strip())
     out = ok(scene, *elect, "--all-topic-partitions")
     assert {f"{topic}-2", f"{topic}-4"} <= set(out.replace(",", " ").split())
     eventually(lambda: leaders() == "22222")
