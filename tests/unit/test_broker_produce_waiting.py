@@ -68,7 +68,7 @@ def test_acks_all_times_out_while_a_replica_has_not_copied() -> None:
             assert await code_of(kit.produce(timeout_ms=500)) == ErrorCode.REQUEST_TIMED_OUT
         assert await code_of(kit.produce(timeout_ms=0)) == ErrorCode.REQUEST_TIMED_OUT
         assert await code_of(kit.produce(timeout_ms=-1)) == ErrorCode.REQUEST_TIMED_OUT
-        assert not kit.partition()._awaiting_commit, "who waits no more is forgotten"
+        assert not kit.partition().awaiting_commit, "who waits no more is forgotten"
 
     run(story)
 
@@ -78,7 +78,7 @@ def test_a_move_of_the_leader_answers_who_waits_at_once() -> None:
         await _two_in_sync(kit)
         connection = await kit.connect()
         waiting = connection.send(produce_request({("t", 0): batch()}), PRODUCE_BY_NAME)
-        await eventually(lambda: kit.partition()._awaiting_commit)
+        await eventually(lambda: kit.partition().awaiting_commit)
         async with within(0.1):
             assert await kit.lead_and_isr(leader=2, isr=[1, 2]) == 0
             answer = (await waiting).responses[0].partition_responses[0]
@@ -92,7 +92,7 @@ def test_who_waits_is_answered_when_the_isr_shrinks_to_the_leader() -> None:
         await _two_in_sync(kit)
         connection = await kit.connect()
         waiting = connection.send(produce_request({("t", 0): batch()}), PRODUCE_BY_NAME)
-        await eventually(lambda: kit.partition()._awaiting_commit)
+        await eventually(lambda: kit.partition().awaiting_commit)
         assert await kit.lead_and_isr(isr=[1], replicas=[1, 2], leader_epoch=kit.partition().leader_epoch) == 0
         assert (await waiting).responses[0].partition_responses[0].error_code == ErrorCode.NONE
         assert await kit.values() == [b"value"]
@@ -116,11 +116,11 @@ def test_a_retry_is_not_kept_waiting_by_what_was_written_after_its_original() ->
         await _two_in_sync(kit)
         first, second, third = await kit.connect(), await kit.connect(), await kit.connect()
         waiting = [first.send(produce_request({("t", 0): idempotent(0)}, timeout_ms=60_000), PRODUCE_BY_NAME)]
-        await eventually(lambda: len(kit.partition()._awaiting_commit) == 1)
+        await eventually(lambda: len(kit.partition().awaiting_commit) == 1)
         waiting.append(second.send(produce_request({("t", 0): idempotent(1)}, timeout_ms=60_000), PRODUCE_BY_NAME))
-        await eventually(lambda: len(kit.partition()._awaiting_commit) == 2)
+        await eventually(lambda: len(kit.partition().awaiting_commit) == 2)
         waiting.append(third.send(produce_request({("t", 0): idempotent(0)}, timeout_ms=60_000), PRODUCE_BY_NAME))
-        await eventually(lambda: len(kit.partition()._awaiting_commit) == 3)
+        await eventually(lambda: len(kit.partition().awaiting_commit) == 3)
         kit.partition().follower_fetched(FollowerFetch(2, 1, 0))  # it has copied the first
         for future in (waiting[0], waiting[2]):
             answer = (await asyncio.wait_for(asyncio.shield(future), 1)).responses[0].partition_responses[0]
@@ -137,7 +137,7 @@ def test_hw_waits_while_the_isr_is_too_small_and_goes_on_when_it_is_not() -> Non
         await _two_in_sync(kit, min_insync_replicas="2")
         connection = await kit.connect()
         waiting = connection.send(produce_request({("t", 0): batch()}, timeout_ms=60_000), PRODUCE_BY_NAME)
-        await eventually(lambda: kit.partition()._awaiting_commit)
+        await eventually(lambda: kit.partition().awaiting_commit)
         epoch = kit.partition().leader_epoch
         assert await kit.lead_and_isr(isr=[1], replicas=[1, 2], leader_epoch=epoch) == 0
         assert kit.partition().log.high_watermark == 0
@@ -281,7 +281,7 @@ def test_a_client_that_leaves_while_it_waits_breaks_nothing() -> None:
         await _two_in_sync(kit)
         connection = await kit.connect()
         waiting = connection.send(produce_request({("t", 0): batch()}), PRODUCE_BY_NAME)
-        await eventually(lambda: kit.partition()._awaiting_commit)
+        await eventually(lambda: kit.partition().awaiting_commit)
         connection.close()
         with pytest.raises(ConnectionClosedError):
             await waiting
@@ -296,7 +296,7 @@ def test_a_stop_with_produces_waiting_is_clean() -> None:
         await _two_in_sync(kit)
         connection = await kit.connect()
         waiting = connection.send(produce_request({("t", 0): batch()}, timeout_ms=3000), PRODUCE_BY_NAME)
-        await eventually(lambda: kit.partition()._awaiting_commit)
+        await eventually(lambda: kit.partition().awaiting_commit)
         await kit.stop()
         with pytest.raises(ConnectionClosedError):
             await waiting

@@ -12,7 +12,7 @@ from tidelog.broker.partition import Partition
 from tidelog.errors import ErrorCode
 from tidelog.metrics import Metrics
 from tidelog.ports import Clock, Random
-from tidelog.types import NO_EPOCH, Offset
+from tidelog.types import NO_EPOCH, BrokerId, Offset
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponsePartitionData
 
 NO_SESSION = 0
@@ -28,6 +28,10 @@ Key: TypeAlias = tuple[bytes | str, int]
 
 class Parked(Protocol):
     """A fetch that waits for more to read."""
+
+    @property
+    def replica_id(self) -> BrokerId:
+        """The follower that waits; negative for a consumer."""
 
     def wake(self) -> None: ...
 

@@ -105,6 +105,9 @@ class Fetcher:
     def is_idle(self) -> bool:
         return not self._copying
 
+    def is_asking(self, name: TopicPartition) -> bool:
+        return bool(self._under_way) and self._copying[name].asked_offset != NOT_ASKED
+
     def add(self, partition: Partition, epoch: Epoch) -> None:
         one = self._copying[partition.name] = Copying(partition, epoch)
         self._names[partition.topic_id] = partition.name.topic

@@ -44,6 +44,11 @@ class Fetchers:
         fetcher = self._of.get(partition.name)
         return fetcher is not None and fetcher.leader == leader
 
+    def is_asking(self, name: TopicPartition) -> bool:
+        """Its leader has been asked for more of it, and has not answered."""
+        fetcher = self._of.get(name)
+        return fetcher is not None and fetcher.is_asking(name)
+
     async def release(self, partition: Partition) -> None:
         """When this returns nobody copies it any more."""
         fetcher = self._of.pop(partition.name, None)

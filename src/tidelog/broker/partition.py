@@ -69,7 +69,7 @@ class Partition:
         self._followers_seen = followers_seen
         """When each follower last fetched anything from this broker."""
         self._awaiting_low_watermark: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
-        self._awaiting_commit: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
+        self.awaiting_commit: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
         """Produces with acks=all by the offset that HW has to reach, lowest first."""
 
     @property
@@ -120,8 +120,8 @@ class Partition:
         self._wake()
 
     def fail_waiting(self, code: ErrorCode) -> None:
-        waiting = [*self._awaiting_commit, *self._awaiting_low_watermark]
-        self._awaiting_commit, self._awaiting_low_watermark = deque(), []
+        waiting = [*self.awaiting_commit, *self._awaiting_low_watermark]
+        self.awaiting_commit, self._awaiting_low_watermark = deque(), []
         for _, answer in waiting:
             answer(code)
 
@@ -252,7 +252,7 @@ class Partition:
 
     def _tide_rose(self, leader: Leader) -> None:
         self.log.high_watermark = leader.high_watermark
-        waiting = self._awaiting_commit
+        waiting = self.awaiting_commit
         while waiting and waiting[0][0] <= leader.high_watermark:
             waiting.popleft()[1](self.commit_result(leader))
 
@@ -267,7 +267,7 @@ class Partition:
 
     def when_committed(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
         """Called once, when HW reaches `offset` or when that cannot be any more."""
-        waiting = self._awaiting_commit
+        waiting = self.awaiting_commit
         if waiting and offset < waiting[-1][0]:
             insort(waiting, (offset, answer), key=itemgetter(0))  # a retry of what was written before others
         else:
@@ -275,7 +275,7 @@ class Partition:
 
     def forget_waiting(self, answer: Callable[[ErrorCode], None]) -> None:
         """Its time is over."""
-        self._awaiting_commit = deque(entry for entry in self._awaiting_commit if entry[1] != answer)
+        self.awaiting_commit = deque(entry for entry in self.awaiting_commit if entry[1] != answer)
         self._awaiting_low_watermark = [entry for entry in self._awaiting_low_watermark if entry[1] != answer]
 
     def _wake(self) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.lab_stories import list_stories, show
+
 if TYPE_CHECKING:
     from tidelog.lab.search import Outcome
 
@@ -17,7 +19,11 @@ _LAST_EVENTS = 30
 
 @click.group()
 def command() -> None:
-    """Simulate whole clusters, and search for what breaks them."""
+    """Simulate whole clusters: search for what breaks them, or watch how they hold."""
+
+
+command.add_command(list_stories)
+command.add_command(show)
 
 
 def _range(ctx: click.Context, option: click.Parameter, text: str | None) -> range | None:
@@ -52,14 +58,14 @@ def sim(seed: int | None, seeds: range | None, keep_going: bool, directory: Path
     """
     if (seed is None) == (seeds is None):
         raise click.UsageError("either --seed N or --seeds A-B")
-    _silence_brokers()
+    silence_brokers()
     if seed is not None:
         sys.exit(_one(seed, directory))
     assert seeds is not None
     sys.exit(_many(seeds, keep_going, directory))
 
 
-def _silence_brokers() -> None:
+def silence_brokers() -> None:
     """Under faults they have much to complain of; what happened stands in the trace."""
     import logging
 

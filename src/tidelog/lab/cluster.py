@@ -73,7 +73,8 @@ class LabCluster(Generic[AnyBroker]):
         self.brokers = dict(brokers)
 
     async def start(self) -> None:
-        await asyncio.gather(*(one.start() for one in self.brokers.values()))
+        """All that are not up yet."""
+        await asyncio.gather(*(one.start() for one in self.brokers.values() if one.host.process is None))
         ids = sorted(self.brokers)
         await eventually(lambda: all(sorted(one.broker.metadata.brokers) == ids for one in self.brokers.values()))
 

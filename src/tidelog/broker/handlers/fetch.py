@@ -86,7 +86,7 @@ class _Fetch:
         """What this request names: of a follower, what it has now."""
         state = request.replica_state
         by_state = call.version >= _REPLICA_STATE
-        self._replica_id = state.replica_id if by_state else request.replica_id
+        self.replica_id = state.replica_id if by_state else request.replica_id
         self._replica_epoch = state.replica_epoch if by_state else NO_EPOCH
         self._committed_only = request.isolation_level == _READ_COMMITTED
         self._max_wait_s = request.max_wait_ms / 1000
@@ -132,9 +132,9 @@ class _Fetch:
 
     def _hear_follower(self) -> None:
         """After the log was read: what the follower has, which may move HW (S2.7). Errors tell nothing (S2.5)."""
-        if self._replica_id < 0:
+        if self.replica_id < 0:
             return
-        self._broker.replicas.follower_seen(self._replica_id)
+        self._broker.replicas.follower_seen(self.replica_id)
         for item in self._named:
             answer = self._answers.get(item)
             if answer is None or answer.error_code or item.diverges or item.partition is None:
@@ -142,7 +142,7 @@ class _Fetch:
             if NO_EPOCH != item.current_leader_epoch != item.partition.leader_epoch:
                 continue  # the term ended while a disk thread was reading (edge case 5)
             item.partition.follower_fetched(
-                FollowerFetch(self._replica_id, item.fetch_offset, item.log_start_offset, self._replica_epoch)
+                FollowerFetch(self.replica_id, item.fetch_offset, item.log_start_offset, self._replica_epoch)
             )
         self._has_tidings = any(map(self._is_untold, self._answers))
 
@@ -226,7 +226,7 @@ class _Fetch:
         self._has_error = self._has_error or is_error
         if is_error:
             return
-        if self._replica_id >= 0 and self._is_untold(item):
+        if self.replica_id >= 0 and self._is_untold(item):
             self._has_tidings = True
         if self._is_at_the_end(item):
             self._session.dirty.pop(item, None)
@@ -284,7 +284,7 @@ class _Fetch:
         item.watch(partition)
         if self._session.uses_topic_ids and partition.topic_id != item.topic_id:
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        if self._replica_id != DEBUGGING_REPLICA:
+        if self.replica_id != DEBUGGING_REPLICA:
             partition.leader_for(item.current_leader_epoch)
         if partition.rules.codec is Codec.ZSTD and self._call.version < _ZSTD:
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -297,7 +297,7 @@ class _Fetch:
         return max(min(item.max_bytes, self._max_bytes - taken), 0), taken == 0
 
     def _end(self, partition: Partition) -> Offset:
-        if self._replica_id >= 0:
+        if self.replica_id >= 0:
             return partition.log.log_end_offset  # committed and uncommitted records alike (S1.2)
         return partition.log.last_stable_offset if self._committed_only else partition.log.high_watermark
 
