@@ -1,0 +1,57 @@
+"""Consumer groups, the classic protocol: members, rebalances, committed offsets. Pure (S8, S9).
+
+`Groups` is the coordinator of one partition of __consumer_offsets; `partition_of` says which one a group is in. Time,
+chance and the log are the caller's: each request comes with `now_ms` (milliseconds since 1970 that never go back), with
+a `ticket` (anything but None), and a join with a suffix for a new member id. What comes out is a list of effects, to be
+carried out in their order:
+
+- `Answer(ticket, message)`: send it. Each ticket is answered exactly once, in this call or in a later one.
+- `Write(records, done)`: append the records, all or none, behind those of earlier writes. Call `done(error, now_ms)`
+  when they are committed or have failed, and carry out the effects it returns. REQUEST_TIMED_OUT (they are in the log
+  but not committed in time) is not the end: call `done` again when it is known what became of them.
+
+The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_ms)`, then requests and, whenever
+`deadline_ms()` has come, `expire(now_ms)`; every offsets.retention.check.interval.ms `expire_offsets(now_ms)`; at last
+`unload(now_ms)`. Before and after that the broker answers for itself, with `refuse(request, error, version)`.
+
+| request | method | answer |
+|---|---|---|
+| JoinGroup 0-9 | `join` | the response |
+| SyncGroup 0-5 | `sync` | the response |
+| Heartbeat 0-4 | `heartbeat` | the response |
+| LeaveGroup 0-5 | `leave` | the response |
+| OffsetCommit 2-10 | `commit_offsets` | the response |
+| OffsetFetch 1-10 | `fetch_offsets`, for each of `fetched_groups(request)` | a group, for `fetch_response(groups)` |
+| OffsetDelete 0 | `delete_offsets` | the response |
+| DescribeGroups 0-6 | `describe`, for each group | returned, not an effect |
+| ListGroups 0-5 | `list_groups`, of each partition | returned, not an effect |
+| DeleteGroups 0-2 | `delete_group`, for each group | a result |
+
+The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `syncing`, `leaving`;
+`commits`, `offsets`, `retention`; `records`; `timers`, `effects`; `groups`.
+"""
+
+from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse
+from tidelog.groups.config import GroupConfig
+from tidelog.groups.effects import Answer, Effect, Record, Ticket, Write
+from tidelog.groups.groups import Groups
+from tidelog.groups.member import Client
+from tidelog.groups.records import partition_of
+from tidelog.groups.states import GroupState
+
+__all__ = [
+    "Answer",
+    "Client",
+    "Effect",
+    "GroupConfig",
+    "GroupState",
+    "Groups",
+    "Record",
+    "Ticket",
+    "Write",
+    "fetch_error",
+    "fetch_response",
+    "fetched_groups",
+    "partition_of",
+    "refuse",
+]

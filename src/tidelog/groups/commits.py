@@ -1,0 +1,91 @@
+"""What a group has committed, and what of it is still on its way into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from tidelog.types import TopicPartition
+from tidelog.wire.messages.group_records import OffsetCommitValue
+
+_IN_FLIGHT, _APPLIED = 0, 1
+
+Commit: TypeAlias = tuple[str, int, OffsetCommitValue | None]
+"""Topic, partition, and the value as it stands in the log; None for a tombstone."""
+
+
+class Commits:
+    """Readers see what is committed. Writers have to know of what is in flight too, to leave none of it behind.
+
+    Always: the value of a partition is that of its last record in the log below the high watermark, in whatever order
+    the writes are settled.
+    """
+
+    __slots__ = ("_in_flight", "_writes", "by_topic")
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, dict[int, OffsetCommitValue]] = {}
+        self._in_flight: dict[tuple[str, int], list[int]] = {}
+        """Of each partition: how many writes are under way, and the number of the last one that was applied."""
+        self._writes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.by_topic or self._in_flight)
+
+    def get(self, topic: str, partition: int) -> OffsetCommitValue | None:
+        partitions = self.by_topic.get(topic)
+        return None if partitions is None else partitions.get(partition)
+
+    def put(self, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
+        """What a record says, when it is committed or loaded."""
+        partitions = self.by_topic.get(topic)
+        if value is not None:
+            if partitions is None:
+                self.by_topic[topic] = {partition: value}
+            else:
+                partitions[partition] = value
+        elif partitions is not None:
+            partitions.pop(partition, None)
+            if not partitions:
+                del self.by_topic[topic]
+
+    # Writes
+
+    def sent(self, commits: list[Commit]) -> int:
+        """The number of the write that carries them, in the order of the log."""
+        in_flight = self._in_flight
+        for topic, partition, _ in commits:
+            flight = in_flight.get((topic, partition))
+            if flight is None:
+                in_flight[topic, partition] = [1, 0]
+            else:
+                flight[_IN_FLIGHT] += 1
+        self._writes += 1
+        return self._writes
+
+    def settled(self, commits: list[Commit], number: int, applies: bool) -> None:
+        """That write is over: its records are committed, or will never be."""
+        for topic, partition, value in commits:
+            flight = self._in_flight[topic, partition]
+            if flight[_IN_FLIGHT] == 1:
+                del self._in_flight[topic, partition]
+            else:
+                flight[_IN_FLIGHT] -= 1
+            if applies and number > flight[_APPLIED]:
+                flight[_APPLIED] = number
+                self.put(topic, partition, value)
+
+    def has_in_flight(self) -> bool:
+        return bool(self._in_flight)
+
+    def is_in_flight(self, topic: str, partition: int) -> bool:
+        return (topic, partition) in self._in_flight
+
+    def known_partitions(self) -> Iterator[TopicPartition]:
+        """All that have a value or are about to have one."""
+        for topic, partitions in self.by_topic.items():
+            for partition in partitions:
+                yield TopicPartition(topic, partition)
+        for topic, partition in self._in_flight:
+            if self.get(topic, partition) is None:
+                yield TopicPartition(topic, partition)

@@ -1,0 +1,291 @@
+"""One group: its members, what they agreed on, and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.errors import ErrorCode, WireError
+from tidelog.groups.commits import Commits
+from tidelog.groups.effects import Ticket
+from tidelog.groups.member import Client, Member, Terms
+from tidelog.groups.states import TRANSITIONS, GroupState
+from tidelog.groups.timers import Timer, TimerKind
+from tidelog.types import NO_TIMESTAMP
+from tidelog.wire.codec import decode_from
+from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.wire.messages.group_records import GroupMetadataValue
+from tidelog.wire.messages.groups import JoinGroupResponseMember
+
+CONSUMER = "consumer"
+"""The protocol type of consumers: their metadata says which topics they read."""
+
+
+class Group:
+    """Always: with members there is a leader, and it is one of them; `generation` never falls; a member that waits
+    for a join is counted in `joining`.
+    """
+
+    __slots__ = (
+        "_supporters",
+        "commits",
+        "generation",
+        "has_new_member",
+        "id",
+        "initial_end_ms",
+        "is_initial",
+        "join_timer",
+        "joining",
+        "leader",
+        "members",
+        "pending",
+        "protocol",
+        "protocol_type",
+        "state",
+        "state_ms",
+        "static",
+        "storing",
+        "subscribed_topics",
+        "sync_timer",
+        "unsynced",
+    )
+
+    def __init__(self, group_id: str, now_ms: int | None) -> None:
+        self.id = group_id
+        self.state = GroupState.EMPTY
+        self.state_ms = now_ms
+        """Since when; None if an old record does not tell."""
+        self.generation = 0
+        self.protocol_type: str | None = None
+        """None: a simple group, which has only ever committed."""
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}
+        """The member id of each group.instance.id."""
+        self.pending: dict[str, Timer] = {}
+        """Ids that were given out and not yet used (KIP-394). They are no members."""
+        self.joining = 0
+        """How many members wait for the answer to a join."""
+        self.unsynced: dict[str, None] = {}
+        """Members of this generation that have not asked for their assignment."""
+        self.storing = False
+        """The leader's assignment for this generation is on its way into the log."""
+        self.subscribed_topics: set[str] | None = None
+        """What this generation reads; None if that cannot be known."""
+        self.is_initial = False
+        """The rebalance under way began in an empty group, so it waits for more members to come."""
+        self.has_new_member = False
+        self.initial_end_ms = 0
+        self.commits = Commits()
+        self.join_timer = Timer(TimerKind.JOIN, self)
+        self.sync_timer = Timer(TimerKind.SYNC, self)
+        self._supporters: dict[str, int] = {}
+
+    # State
+
+    def move_to(self, state: GroupState, now_ms: int) -> None:
+        assert state in TRANSITIONS[self.state], f"group {self.id} cannot go from {self.state} to {state}"
+        self.is_initial = self.state is GroupState.EMPTY and state is GroupState.PREPARING_REBALANCE
+        self.state = state
+        self.state_ms = now_ms
+
+    def begin_generation(self, now_ms: int) -> None:
+        """Those who are members now are its members."""
+        self.generation += 1
+        self.protocol = self.elected_protocol() if self.members else None
+        self.subscribed_topics = self._read_subscriptions()
+        self.unsynced.clear()
+        self.storing = False
+        self.move_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
+
+    @property
+    def can_rebalance(self) -> bool:
+        return GroupState.PREPARING_REBALANCE in TRANSITIONS[self.state]
+
+    @property
+    def have_all_joined(self) -> bool:
+        return self.joining == len(self.members) and not self.pending
+
+    @property
+    def is_void(self) -> bool:
+        """Nothing would be lost with it."""
+        return self.state is GroupState.EMPTY and not self.pending and not self.commits
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.terms.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    # Members
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        assert protocol_type == self.protocol_type
+        if member.instance_id is not None:
+            assert member.instance_id not in self.static
+            self.static[member.instance_id] = member.id
+        if self.leader is None:
+            self.leader = member.id
+        self.members[member.id] = member
+        self._count(member.terms, 1)
+        self.pending.pop(member.id, None)
+
+    def remove(self, member: Member) -> None:
+        """Its tickets are taken before. If it led, the longest member leads from now on."""
+        assert member.join_ticket is None
+        assert member.sync_ticket is None
+        del self.members[member.id]
+        self.unsynced.pop(member.id, None)
+        self._count(member.terms, -1)
+        if member.instance_id is not None:
+            del self.static[member.instance_id]
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), None)
+
+    def update(self, member: Member, terms: Terms) -> None:
+        self._count(member.terms, -1)
+        member.terms = terms
+        self._count(terms, 1)
+
+    def rename(self, member: Member, new_id: str) -> None:
+        """A static member has come back under another id; its place, its share and its lead stay its own."""
+        assert member.instance_id is not None
+        del self.members[member.id]
+        self.unsynced.pop(member.id, None)
+        if self.leader == member.id:
+            self.leader = new_id
+        member.id = new_id
+        member.session = Timer(TimerKind.SESSION, self, new_id)
+        self.members[new_id] = member
+        self.static[member.instance_id] = new_id
+
+    def wait_for_join(self, member: Member, ticket: Ticket) -> None:
+        assert member.join_ticket is None
+        member.join_ticket = ticket
+        self.joining += 1
+
+    def take_join_ticket(self, member: Member) -> Ticket:
+        """None if it does not wait."""
+        ticket, member.join_ticket = member.join_ticket, None
+        if ticket is not None:
+            self.joining -= 1
+        return ticket
+
+    def error_of(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Whether a request may speak for a member."""
+        if instance_id is not None:
+            known = self.static.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def elect_joined_leader(self) -> bool:
+        """The leader stays if it joined; else the first one that did leads. False if nobody joined."""
+        if self.leader is not None and self.members[self.leader].join_ticket is not None:
+            return True
+        for member in self.members.values():
+            if member.join_ticket is not None:
+                self.leader = member.id
+                return True
+        return False
+
+    # Protocols
+
+    def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+        """Whether somebody who can do these may join."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and any(True for _ in protocols)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(
+            self._supporters.get(protocol, 0) == count for protocol in protocols
+        )
+
+    def elected_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all can do; most votes win."""
+        count = len(self.members)
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(name for name in member.terms.protocols if self._supporters[name] == count)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=votes.__getitem__)
+
+    def _count(self, terms: Terms, change: int) -> None:
+        for protocol in terms.protocols:
+            self._supporters[protocol] = self._supporters.get(protocol, 0) + change
+
+    def metadata(self) -> list[JoinGroupResponseMember]:
+        """What the leader is told to assign by."""
+        assert self.protocol is not None
+        return [
+            JoinGroupResponseMember(
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                metadata=member.terms.protocols[self.protocol],
+            )
+            for member in self.members.values()
+        ]
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """If it cannot be known, consumers are taken to read everything."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER
+        return topic in self.subscribed_topics
+
+    def _read_subscriptions(self) -> set[str] | None:
+        """All versions of the consumer protocol begin like the first, after two bytes of version."""
+        if self.protocol_type != CONSUMER:
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            assert self.protocol is not None
+            try:
+                subscription = decode_from(ConsumerProtocolSubscription, member.terms.protocols[self.protocol], 0, 2)[0]
+            except WireError:
+                return None
+            topics.update(subscription.topics)
+        return topics
+
+    # The record
+
+    def stored(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
+        """The group as it goes into the log. Who is not assigned anything has an empty assignment."""
+        members = []
+        if self.members:
+            assert self.protocol is not None
+            members = [
+                member.stored(self.protocol, assignments.get(member_id, b""))
+                for member_id, member in self.members.items()
+            ]
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            current_state_timestamp=NO_TIMESTAMP if self.state_ms is None else self.state_ms,
+            members=members,
+        )
+
+    def load(self, value: GroupMetadataValue) -> None:
+        """Becomes what the record says, whatever it was; what it committed stays. Without members it is Empty."""
+        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        self.state_ms = None if value.current_state_timestamp == NO_TIMESTAMP else value.current_state_timestamp
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol = (value.protocol or "") if value.members else value.protocol
+        self.leader = value.leader
+        self.members = {}
+        self.static = {}
+        self._supporters = {}
+        for stored in value.members:
+            rebalance_timeout = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
+            terms = Terms(stored.session_timeout, rebalance_timeout, {self.protocol or "": stored.subscription})
+            client = Client(stored.client_id, stored.client_host)
+            session = Timer(TimerKind.SESSION, self, stored.member_id)
+            member = Member(stored.member_id, stored.group_instance_id, client, terms, session)
+            member.assignment = stored.assignment
+            self.add(member, value.protocol_type)
+        if self.leader not in self.members:
+            self.leader = next(iter(self.members), None)
+        self.subscribed_topics = self._read_subscriptions()

@@ -1,0 +1,322 @@
+"""All groups of one partition of __consumer_offsets: requests, timers, and the log they are loaded from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from tidelog.errors import ErrorCode
+from tidelog.groups import offsets, retention
+from tidelog.groups.answers import commit_error, join_error, sync_error
+from tidelog.groups.commits import Commit
+from tidelog.groups.config import GroupConfig
+from tidelog.groups.effects import Answer, Effect, Record, Ticket, Turn
+from tidelog.groups.group import Group
+from tidelog.groups.joining import Join, join
+from tidelog.groups.leaving import leave
+from tidelog.groups.listing import described, listed
+from tidelog.groups.member import Client
+from tidelog.groups.rebalance import (
+    begin,
+    join_time_over,
+    keep_alive,
+    pending_over,
+    session_over,
+    sync_time_over,
+)
+from tidelog.groups.records import answered_error, group_record, read_record
+from tidelog.groups.states import GroupState
+from tidelog.groups.syncing import heartbeat, sync
+from tidelog.groups.timers import TimerKind, Timers
+from tidelog.wire.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequestGroup,
+)
+from tidelog.wire.messages.group_records import GroupMetadataValue, OffsetCommitKey
+from tidelog.wire.messages.groups import (
+    DeletableGroupResult,
+    DescribeGroupsResponseDescribedGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    SyncGroupRequest,
+)
+
+
+class Groups:
+    """The coordinator of the groups of one partition, while this broker leads it.
+
+    First `replay` what the log holds, then `loaded`; `unload` when another broker leads. In between: a method for each
+    request, and `expire` when `deadline_ms` has come. See the package for how effects are carried out.
+    """
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.config = config
+        """May be replaced by another at any time."""
+        self._groups: dict[str, Group] = {}
+        self._timers = Timers()
+
+    # Membership
+
+    def join(
+        self,
+        request: JoinGroupRequest,
+        version: int,
+        client: Client,
+        member_id_suffix: str,
+        now_ms: int,
+        ticket: Ticket,
+    ) -> list[Effect]:
+        """Answers a JoinGroupResponse. The suffix, a new UUID, makes the id unique if this is a new member."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        config = self.config
+        if not request.group_id:
+            error = ErrorCode.INVALID_GROUP_ID
+        elif not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+            error = ErrorCode.INVALID_SESSION_TIMEOUT
+        elif group is None and request.member_id:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        else:
+            if group is None:
+                group = self._create(request.group_id, now_ms)
+            join(turn, group, Join(request, version, client, member_id_suffix, ticket))
+            self._forget_if_never_used(group)
+            return turn.effects
+        turn.answer(ticket, join_error(error, request.member_id))
+        return turn.effects
+
+    def sync(self, request: SyncGroupRequest, version: int, now_ms: int, ticket: Ticket) -> list[Effect]:
+        """Answers a SyncGroupResponse."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        if version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+            turn.answer(ticket, sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif group is None:
+            turn.answer(ticket, sync_error(_unknown_member(request.group_id)))
+        else:
+            sync(turn, group, request, ticket)
+        return turn.effects
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int, ticket: Ticket) -> list[Effect]:
+        """Answers a HeartbeatResponse."""
+        group = self._groups.get(request.group_id)
+        if group is None:
+            error = _unknown_member(request.group_id)
+        else:
+            error = heartbeat(self._turn(now_ms), group, request)
+        return [Answer(ticket, HeartbeatResponse(error_code=error))]
+
+    def leave(self, request: LeaveGroupRequest, version: int, now_ms: int, ticket: Ticket) -> list[Effect]:
+        """Answers a LeaveGroupResponse."""
+        turn = self._turn(now_ms)
+        if not request.group_id:
+            turn.answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        else:
+            leave(turn, self._groups.get(request.group_id), request, version, ticket)
+        return turn.effects
+
+    # Offsets
+
+    def commit_offsets(self, request: OffsetCommitRequest, version: int, now_ms: int, ticket: Ticket) -> list[Effect]:
+        """Answers an OffsetCommitResponse. The caller has left out topics and partitions that do not exist."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            error = offsets.commit_refusal(group, request)
+        elif request.generation_id_or_member_epoch < 0:
+            # A consumer that is in no group, or an administrator: the group exists from now on.
+            group = self._create(request.group_id, now_ms)
+            error = ErrorCode.NONE
+        else:
+            error = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        if group is None or error:
+            turn.answer(ticket, commit_error(request, error))
+        else:
+            used = group
+            offsets.commit(turn, used, request, ticket, lambda: self._forget_if_never_used(used))
+        return turn.effects
+
+    def fetch_offsets(
+        self, asked: OffsetFetchRequestGroup, version: int, now_ms: int, ticket: Ticket, *, require_stable: bool
+    ) -> list[Effect]:
+        """Answers an OffsetFetchResponseGroup: one request may ask for groups of several partitions.
+
+        `answers.fetched_groups` and `answers.fetch_response` are the way from a request and to its response.
+        """
+        turn = self._turn(now_ms)
+        group = self._groups.get(asked.group_id)
+        offsets.fetch(turn, group, asked, version, ticket, require_stable=require_stable)
+        return turn.effects
+
+    def delete_offsets(self, request: OffsetDeleteRequest, now_ms: int, ticket: Ticket) -> list[Effect]:
+        """Answers an OffsetDeleteResponse."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(request.group_id)
+        error = offsets.delete_refusal(group) if request.group_id else ErrorCode.INVALID_GROUP_ID
+        if group is None or error:
+            turn.answer(ticket, OffsetDeleteResponse(error_code=error))
+        else:
+            offsets.delete(turn, group, request, ticket)
+        return turn.effects
+
+    # Administration
+
+    def describe(self, group_id: str, version: int) -> DescribeGroupsResponseDescribedGroup:
+        return described(group_id, self._groups.get(group_id), version)
+
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
+        return listed(self._groups.values(), states, types)
+
+    def delete_group(self, group_id: str, now_ms: int, ticket: Ticket) -> list[Effect]:
+        """Answers a DeletableGroupResult. Only a group without members can be deleted."""
+        turn = self._turn(now_ms)
+        group = self._groups.get(group_id)
+        if group is None:
+            turn.answer(ticket, DeletableGroupResult(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+        elif group.state is not GroupState.EMPTY:
+            turn.answer(ticket, DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NON_EMPTY_GROUP))
+        else:
+            self._end(turn, group, retention.all_of(group))
+            turn.answer_when_written(
+                ticket,
+                DeletableGroupResult(group_id=group_id),
+                lambda error: DeletableGroupResult(group_id=group_id, error_code=answered_error(error)),
+            )
+        return turn.effects
+
+    # Time
+
+    def deadline_ms(self) -> int | None:
+        """When `expire` has something to do; it may be called at any other time too."""
+        return self._timers.next_ms()
+
+    def expire(self, now_ms: int) -> list[Effect]:
+        """All that is due: sessions, rebalances, ids that nobody used."""
+        turn = self._turn(now_ms)
+        while (timer := self._timers.pop_due(now_ms)) is not None:
+            group = timer.group
+            if group.state is GroupState.DEAD:
+                continue
+            if timer.kind is TimerKind.SESSION:
+                session_over(turn, group, timer.member_id)
+            elif timer.kind is TimerKind.PENDING:
+                pending_over(turn, group, timer.member_id)
+                self._forget_if_never_used(group)
+            elif timer.kind is TimerKind.JOIN:
+                join_time_over(turn, group)
+            else:
+                sync_time_over(turn, group)
+        return turn.effects
+
+    def expire_offsets(self, now_ms: int) -> list[Effect]:
+        """Forgets old offsets, and groups that have nothing left; every offsets.retention.check.interval.ms."""
+        turn = self._turn(now_ms)
+        for group in list(self._groups.values()):
+            going = retention.expired(group, now_ms, self.config.offsets_retention_ms)
+            if retention.is_finished(group, going):
+                self._end(turn, group, going)
+            elif going:
+                offsets.write_commits(turn, group, going, lambda turn, error: None)
+        return turn.effects
+
+    def topics_deleted(self, topics: Collection[str], now_ms: int) -> list[Effect]:
+        """What was committed for these topics has no meaning any more."""
+        turn = self._turn(now_ms)
+        for group in self._groups.values():
+            going = retention.of_topics(group, topics)
+            if going:
+                offsets.write_commits(turn, group, going, lambda turn, error: None)
+        return turn.effects
+
+    # The log
+
+    def replay(self, records: Iterable[Record]) -> None:
+        """Records of the partition, in their order; may be called many times before `loaded`."""
+        groups = self._groups
+        for key, value in records:
+            stored = read_record(key, value)
+            if stored is None:
+                continue
+            group_id = stored[0].group
+            group = groups.get(group_id)
+            if group is None:
+                if value is None:
+                    continue
+                group = groups[group_id] = Group(group_id, None)
+            if isinstance(stored[0], OffsetCommitKey):
+                offset_key, offset_value = stored
+                group.commits.put(offset_key.topic, offset_key.partition, offset_value)
+            elif stored[1] is None:
+                self._bury(group)
+            else:
+                group.load(stored[1])
+
+    def loaded(self, now_ms: int) -> list[Effect]:
+        """From now on members have to be heard of. A group that is larger than is allowed now has to rebalance."""
+        turn = self._turn(now_ms)
+        for group in self._groups.values():
+            for member in group.members.values():
+                keep_alive(turn, member)
+            if len(group.members) > self.config.max_size:
+                begin(turn, group)
+        return turn.effects
+
+    def unload(self, now_ms: int) -> list[Effect]:
+        """Another broker coordinates these groups: whoever waits is sent there. Writes under way are still settled."""
+        turn = self._turn(now_ms)
+        for group in self._groups.values():
+            for member in group.members.values():
+                ticket = group.take_join_ticket(member)
+                if ticket is not None:
+                    turn.answer(ticket, join_error(ErrorCode.NOT_COORDINATOR, member.id))
+                ticket, member.sync_ticket = member.sync_ticket, None
+                if ticket is not None:
+                    turn.answer(ticket, sync_error(ErrorCode.NOT_COORDINATOR))
+            group.move_to(GroupState.DEAD, now_ms)
+        self._groups.clear()
+        self._timers = Timers()
+        return turn.effects
+
+    # Groups come and go
+
+    def _turn(self, now_ms: int) -> Turn:
+        return Turn(self.config, self._timers, now_ms)
+
+    def _create(self, group_id: str, now_ms: int) -> Group:
+        group = self._groups[group_id] = Group(group_id, now_ms)
+        return group
+
+    def _end(self, turn: Turn, group: Group, going: list[Commit]) -> None:
+        """Tombstones for all there is of an empty group; it is gone when they are stored, if nobody came until then."""
+        generation = group.generation
+
+        def settled(turn: Turn, error: int) -> None:
+            if not error and group.state is GroupState.EMPTY and group.generation == generation:
+                self._bury(group)
+
+        offsets.write_commits(turn, group, going, settled, also=[group_record(group.id, None)])
+
+    def _bury(self, group: Group) -> None:
+        """What the tombstone of a group means. If something was committed after it, that is a group of its own."""
+        if group.commits or group.pending:
+            group.load(_NOTHING)
+        elif self._groups.pop(group.id, None) is not None:
+            group.move_to(GroupState.DEAD, group.state_ms or 0)
+
+    def _forget_if_never_used(self, group: Group) -> None:
+        """It was made for a request that came to nothing: there is nothing of it in the log."""
+        if group.is_void and group.protocol_type is None and group.generation == 0:
+            self._bury(group)
+
+
+_NOTHING = GroupMetadataValue(protocol=None, leader=None)
+
+
+def _unknown_member(group_id: str) -> ErrorCode:
+    """Of a group that is not there nobody is a member."""
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID

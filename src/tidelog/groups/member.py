@@ -1,0 +1,98 @@
+"""One member of a group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.groups.effects import Ticket
+from tidelog.groups.timers import Timer
+from tidelog.wire.messages.group_records import MemberMetadata
+from tidelog.wire.messages.groups import DescribedGroupMember, JoinGroupRequest
+
+
+class Client(NamedTuple):
+    """Whom a request came from."""
+
+    id: str
+    host: str
+    """As Kafka's tools show it: `/127.0.0.1`."""
+
+
+class Terms(NamedTuple):
+    """What a member asks for when it joins."""
+
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: dict[str, bytes]
+    """Its metadata for each protocol that it can do, the preferred one first."""
+
+    @classmethod
+    def of(cls, request: JoinGroupRequest, version: int) -> Terms:
+        """v0 has no rebalance timeout: it is the session timeout."""
+        session_timeout_ms = request.session_timeout_ms
+        return cls(
+            session_timeout_ms,
+            request.rebalance_timeout_ms if version >= 1 else session_timeout_ms,
+            {protocol.name: protocol.metadata for protocol in request.protocols},
+        )
+
+    def agrees_with(self, other: Terms) -> bool:
+        """The same protocols in the same order, with the same metadata."""
+        return list(self.protocols.items()) == list(other.protocols.items())
+
+
+class Member:
+    """A member waits for at most one answer of each kind; its tickets are here and in no other place."""
+
+    __slots__ = (
+        "assignment",
+        "client",
+        "id",
+        "instance_id",
+        "is_new",
+        "join_ticket",
+        "session",
+        "sync_ticket",
+        "terms",
+    )
+
+    def __init__(self, member_id: str, instance_id: str | None, client: Client, terms: Terms, session: Timer) -> None:
+        self.id = member_id
+        self.instance_id = instance_id
+        """group.instance.id of a static member (KIP-345)."""
+        self.client = client
+        self.terms = terms
+        self.session = session
+        self.assignment = b""
+        self.is_new = False
+        """It waits for its first generation, and cannot heartbeat before."""
+        self.join_ticket: Ticket = None
+        self.sync_ticket: Ticket = None
+
+    @property
+    def may_be_silent(self) -> bool:
+        """While it waits for an answer it is not asked for heartbeats."""
+        return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
+
+    def stored(self, protocol: str, assignment: bytes) -> MemberMetadata:
+        return MemberMetadata(
+            member_id=self.id,
+            group_instance_id=self.instance_id,
+            client_id=self.client.id,
+            client_host=self.client.host,
+            rebalance_timeout=self.terms.rebalance_timeout_ms,
+            session_timeout=self.terms.session_timeout_ms,
+            subscription=self.terms.protocols[protocol],
+            assignment=assignment,
+        )
+
+    def described(self, protocol: str | None) -> DescribedGroupMember:
+        """With its metadata only if there is a protocol that all agreed on."""
+        return DescribedGroupMember(
+            member_id=self.id,
+            group_instance_id=self.instance_id,
+            client_id=self.client.id,
+            client_host=self.client.host,
+            member_metadata=b"" if protocol is None else self.terms.protocols[protocol],
+            member_assignment=self.assignment,
+        )

@@ -1,0 +1,146 @@
+"""Rebalances: how one begins, when all have joined, who is dropped for not taking part (S8.2, S8.4).
+
+A rebalance goes on while members join; it is complete when all have, or at the end of the longest rebalance timeout.
+"""
+
+from __future__ import annotations
+
+from tidelog.errors import ErrorCode
+from tidelog.groups.answers import join_error, sync_error
+from tidelog.groups.effects import Turn
+from tidelog.groups.group import Group
+from tidelog.groups.member import Member
+from tidelog.groups.records import group_record
+from tidelog.groups.states import GroupState
+from tidelog.wire.messages.groups import JoinGroupResponse
+
+
+def rebalance(turn: Turn, group: Group) -> None:
+    """Something changed: begin a rebalance, or see whether the one under way is complete with it."""
+    if group.can_rebalance:
+        begin(turn, group)
+    else:
+        complete_if_all_joined(turn, group)
+
+
+def begin(turn: Turn, group: Group) -> None:
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        withdraw_assignments(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
+    group.unsynced.clear()
+    turn.timers.cancel(group.sync_timer)
+    group.move_to(GroupState.PREPARING_REBALANCE, turn.now_ms)
+    if group.is_initial:
+        delay_ms = turn.config.initial_rebalance_delay_ms
+        group.has_new_member = False
+        group.initial_end_ms = turn.now_ms + max(group.rebalance_timeout_ms, delay_ms)
+        turn.timers.set(group.join_timer, turn.now_ms + delay_ms)
+    elif group.have_all_joined:
+        complete(turn, group)
+    else:
+        turn.timers.set(group.join_timer, turn.now_ms + group.rebalance_timeout_ms)
+
+
+def complete_if_all_joined(turn: Turn, group: Group) -> None:
+    """A new group waits for its time instead: those who come together should not rebalance one by one."""
+    if group.state is GroupState.PREPARING_REBALANCE and not group.is_initial and group.have_all_joined:
+        complete(turn, group)
+
+
+def join_time_over(turn: Turn, group: Group) -> None:
+    """The delay of a new group is extended as long as members come, up to their rebalance timeout."""
+    if group.is_initial and group.has_new_member and turn.now_ms < group.initial_end_ms:
+        group.has_new_member = False
+        delay_ms = turn.config.initial_rebalance_delay_ms
+        turn.timers.set(group.join_timer, min(turn.now_ms + delay_ms, group.initial_end_ms))
+    else:
+        complete(turn, group)
+
+
+def complete(turn: Turn, group: Group) -> None:
+    """A new generation of those who joined. Static members are members even if they did not: they are expected back."""
+    turn.timers.cancel(group.join_timer)
+    for member in [m for m in group.members.values() if m.join_ticket is None and m.instance_id is None]:
+        drop(turn, group, member)
+    if group.members and not group.elect_joined_leader():
+        # Only static members are left, and none of them joined: wait until one does or their sessions end.
+        turn.timers.set(group.join_timer, turn.now_ms + group.rebalance_timeout_ms)
+        return
+    group.begin_generation(turn.now_ms)
+    if group.state is GroupState.EMPTY:
+        # If this fails, the log still has the last generation, whose members would time out after a fail-over.
+        turn.write([group_record(group.id, group.stored({}))], lambda turn, error: None)
+        return
+    for member in group.members.values():
+        ticket = group.take_join_ticket(member)
+        if ticket is not None:
+            turn.answer(ticket, joined(group, member))
+        member.is_new = False
+        group.unsynced[member.id] = None
+        keep_alive(turn, member)
+    turn.timers.set(group.sync_timer, turn.now_ms + group.rebalance_timeout_ms)
+
+
+def joined(group: Group, member: Member) -> JoinGroupResponse:
+    """The answer to a join that is part of the current generation."""
+    assert group.leader is not None
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        leader=group.leader,
+        member_id=member.id,
+        members=group.metadata() if group.leader == member.id else [],
+    )
+
+
+def withdraw_assignments(turn: Turn, group: Group, error: int) -> None:
+    """There will be none in this generation, and those who wait for theirs hear why."""
+    for member in group.members.values():
+        member.assignment = b""
+        if member.sync_ticket is not None:
+            ticket, member.sync_ticket = member.sync_ticket, None
+            turn.answer(ticket, sync_error(error))
+            keep_alive(turn, member)
+
+
+def sync_time_over(turn: Turn, group: Group) -> None:
+    """Who has not asked for its assignment by now is not there (KAFKA-13491)."""
+    if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.unsynced:
+        return
+    for member_id in list(group.unsynced):
+        drop(turn, group, group.members[member_id])
+    begin(turn, group)
+
+
+# Members
+
+
+def keep_alive(turn: Turn, member: Member) -> None:
+    turn.timers.set(member.session, turn.now_ms + member.terms.session_timeout_ms)
+
+
+def drop(turn: Turn, group: Group, member: Member) -> None:
+    """Out of the group. If it waits for something, it hears that it has to come as a new member."""
+    turn.timers.cancel(member.session)
+    ticket = group.take_join_ticket(member)
+    if ticket is not None:
+        turn.answer(ticket, join_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    ticket, member.sync_ticket = member.sync_ticket, None
+    if ticket is not None:
+        turn.answer(ticket, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+    group.remove(member)
+
+
+def session_over(turn: Turn, group: Group, member_id: str) -> None:
+    """A member was not heard of for its session timeout; a new one waited too long for a rebalance."""
+    member = group.members.get(member_id)
+    if member is None or member.may_be_silent:
+        return
+    drop(turn, group, member)
+    rebalance(turn, group)
+
+
+def pending_over(turn: Turn, group: Group, member_id: str) -> None:
+    """An id that nobody came back with holds up nobody any more."""
+    if group.pending.pop(member_id, None) is not None:
+        complete_if_all_joined(turn, group)
