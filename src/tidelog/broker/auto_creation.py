@@ -1,4 +1,7 @@
-"""auto.create.topics.enable: topics that are asked for and not there are created, by the controller as all others."""
+"""Topics that are asked for and not there are created, by the controller as all others.
+
+Those of clients if auto.create.topics.enable says so; those of coordinators when the first of them is looked for.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,16 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.config.broker import BrokerConfig
+from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.net.calling import Connection
-from tidelog.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tidelog.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -48,10 +58,7 @@ class AutoCreation:
         broker = self._broker
         timeout_ms: int = broker.config["request.timeout.ms"]
         request = CreateTopicsRequest(
-            topics=[
-                CreatableTopic(name=topic, num_partitions=_AS_THE_BROKER_SAYS, replication_factor=_AS_THE_BROKER_SAYS)
-                for topic in topics
-            ],
+            topics=[_wanted(topic, broker.config) for topic in topics],
             timeout_ms=timeout_ms,
         )
         try:
@@ -69,3 +76,30 @@ class AutoCreation:
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 _log.warning("cannot create %s: %s", result.name, result.error_message or ErrorCode(result.error_code))
+
+
+def _wanted(topic: str, config: BrokerConfig) -> CreatableTopic:
+    """As the broker says; coordinators' topics have settings of their own."""
+    if topic == GROUP_OFFSETS_TOPIC:
+        return _compacted(topic, config, "offsets.topic")
+    if topic == TRANSACTION_STATE_TOPIC:
+        return _compacted(topic, config, "transaction.state.log")
+    return CreatableTopic(name=topic, num_partitions=_AS_THE_BROKER_SAYS, replication_factor=_AS_THE_BROKER_SAYS)
+
+
+def _compacted(topic: str, config: BrokerConfig, prefix: str) -> CreatableTopic:
+    settings = {"cleanup.policy": "compact", "segment.bytes": str(config[f"{prefix}.segment.bytes"])}
+    if topic == GROUP_OFFSETS_TOPIC:
+        settings["compression.type"] = "producer"
+    else:
+        settings |= {
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config["transaction.state.log.min.isr"]),
+            "unclean.leader.election.enable": "false",
+        }
+    return CreatableTopic(
+        name=topic,
+        num_partitions=config[f"{prefix}.num.partitions"],
+        replication_factor=config[f"{prefix}.replication.factor"],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in settings.items()],
+    )

@@ -17,6 +17,7 @@ from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.fetcher import FetcherSettings
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.gauges import add_gauges
+from tidelog.broker.group.coordinator import GroupCoordinator
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.membership import Membership, cluster_id, prepare_tree, register
 from tidelog.broker.metadata import MetadataCache
@@ -124,7 +125,9 @@ class Broker:
             lambda: self.metadata.brokers,
             lambda: int(self.config["replica.lag.time.max.ms"]),
             self.clock,
+            lambda partition: self.groups.role_changed(partition),
         )
+        self.groups = GroupCoordinator(self)
         self.controller: ControllerShell
         self.topic_admin: TopicAdmin
         self._metrics_server: asyncio.Server | None = None
@@ -170,6 +173,7 @@ class Broker:
         await self._join()
         await self._hear_of_the_cluster()
         self.storage.start_housekeeping()
+        self.groups.start()
         self._isr_check = asyncio.ensure_future(self._check_isrs())
         self.state = BrokerState.RUNNING
 
@@ -362,6 +366,7 @@ class Broker:
         await self._dispatcher.close()
         if self._isr_check is not None:
             self._isr_check.cancel()
+        await self.groups.close()
         await self.isr_changes.stop()
         await self.fetchers.stop()
         self.neighbours.close()

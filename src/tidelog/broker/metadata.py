@@ -111,7 +111,8 @@ class MetadataCache:
         gone = {broker: one for broker, (one, _) in self._lately_gone.items()}
         return _reachable(gone | self.brokers, listener)
 
-    def apply(self, request: UpdateMetadataRequest) -> None:
+    def apply(self, request: UpdateMetadataRequest) -> list[str]:
+        """The topics that it says were deleted; not those that a full update leaves out, which may know too little."""
         self.controller_id = request.controller_id
         known = self.brokers
         self.brokers = {
@@ -129,14 +130,19 @@ class MetadataCache:
             named = {topic.topic_name for topic in request.topic_states}
             for name in [name for name in self.topics if name not in named]:
                 self._forget(name)
-        for topic in request.topic_states:
-            self._apply_topic(topic.topic_name, topic.topic_id, topic.partition_states)
+        deleted = [
+            topic.topic_name
+            for topic in request.topic_states
+            if self._apply_topic(topic.topic_name, topic.topic_id, topic.partition_states)
+        ]
         for future, condition in list(self._waiting.items()):
             if not future.done() and condition():
                 future.set_result(None)
+        return deleted
 
-    def _apply_topic(self, name: str, topic_id: bytes, states: Iterable[UpdateMetadataPartitionState]) -> None:
-        known = self.topics.get(name)
+    def _apply_topic(self, name: str, topic_id: bytes, states: Iterable[UpdateMetadataPartitionState]) -> bool:
+        """True if the topic that was known is no more."""
+        known = was = self.topics.get(name)
         if known is not None and topic_id != ZERO_UUID and known.topic_id != topic_id:
             known = None  # deleted and created anew
         partitions = dict(known.partitions) if known is not None else {}
@@ -156,6 +162,7 @@ class MetadataCache:
             self.topics[name] = TopicMetadata(name, topic_id, dict(sorted(partitions.items())))
             if topic_id != ZERO_UUID:
                 self._names[topic_id] = name
+        return was is not None and (known is None or not partitions)
 
     def _forget(self, name: str) -> None:
         old = self.topics.pop(name, None)

@@ -50,6 +50,7 @@ class Partition:
         rules: WriteRules,
         proposals: IsrProposals,
         followers_seen: Mapping[BrokerId, int],
+        role_changed: Callable[[Partition], None],
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -68,6 +69,7 @@ class Partition:
         self._proposals = proposals
         self._followers_seen = followers_seen
         """When each follower last fetched anything from this broker."""
+        self._role_changed = role_changed
         self._awaiting_low_watermark: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self.awaiting_commit: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
         """Produces with acks=all by the offset that HW has to reach, lowest first."""
@@ -95,6 +97,7 @@ class Partition:
         if leader.advance(self._now_ms()):
             self._tide_rose(leader)
         self._wake()
+        self._role_changed(self)
 
     def pause(self) -> None:
         """Between two terms: once the new one has its start in the log, nothing may be written under the old one."""
@@ -105,6 +108,7 @@ class Partition:
         self.leader = None
         self.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._wake()
+        self._role_changed(self)
 
     def leader_told(self, leader_high_watermark: Offset) -> None:
         """As a follower: what is committed, as far as it is here (S2.8)."""
@@ -118,6 +122,7 @@ class Partition:
         """Its log directory failed: nobody need wait for anything here."""
         self.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         self._wake()
+        self._role_changed(self)
 
     def fail_waiting(self, code: ErrorCode) -> None:
         waiting = [*self.awaiting_commit, *self._awaiting_low_watermark]
@@ -150,6 +155,18 @@ class Partition:
             now_ms = self._now_ms() if leader.remotes else 0
             if leader.appended(log_end_offset, now_ms, self._followers_seen):
                 self._tide_rose(leader)
+
+    async def flush_and_advance(self, leader: Leader) -> None:
+        """flush.messages or flush.ms: what counts is on the device (S3.3)."""
+        log = self.log
+        await log.flush_if_due()
+        # Where no flush is due any more, another one has left so little behind that it may be seen as it is.
+        self.advance(leader, log.recovery_point if log.flush_due else log.log_end_offset)
+        self.appended_all()
+
+    @property
+    def leads(self) -> bool:
+        return self.leader is not None and self.log.failed is None
 
     def appended_all(self) -> None:
         """After the batches of one request: tell those who wait for something to read."""

@@ -52,6 +52,7 @@ class Replicas:
         alive: Callable[[], Container[BrokerId]],
         max_lag_ms: Callable[[], int],
         clock: Clock,
+        role_changed: Callable[[Partition], None],
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.controller_epoch: Epoch = 0
@@ -67,6 +68,8 @@ class Replicas:
         self._alive = alive
         self._max_lag_ms = max_lag_ms
         self._clock = clock
+        self._role_changed = role_changed
+        """Told when a replica begins to lead or ceases to."""
         self.followers_seen: dict[BrokerId, int] = {}
         """When each follower last fetched from here."""
         self._one_at_a_time = asyncio.Lock()
@@ -218,6 +221,7 @@ class Replicas:
             self._rules_of(name.topic),
             self._isr_changes,
             self.followers_seen,
+            self._role_changed,
         )
         self.partitions[name] = partition
         return partition

@@ -96,7 +96,9 @@ def update_metadata(broker: Broker, request: UpdateMetadataRequest, call: Call) 
     except RequestError as failure:
         return UpdateMetadataResponse(error_code=failure.code)
     known = broker.metadata.brokers
-    broker.metadata.apply(request)
+    deleted = broker.metadata.apply(request)
+    if deleted:
+        broker.groups.topics_deleted(deleted)
     if broker.metadata.brokers.keys() != known.keys():
         broker.replicas.brokers_changed()
     return UpdateMetadataResponse()

@@ -1,14 +1,15 @@
 """FindCoordinator (10): 1 kinds of keys; 3 flexible; 4 many keys; 5, 6 errors and kinds that are new.
 
-It is answered, because clients judge a broker by whether it lists it (librdkafka's lz4 is one case). There are no
-coordinators yet, and that is the answer: a client that needs one tries again.
+The coordinator of a key is the leader of its partition of an internal topic, which is created when it is first needed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.errors import ErrorCode
+from tidelog.groups import partition_of
 from tidelog.net.channel import Call
 from tidelog.wire.messages.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -17,16 +18,55 @@ if TYPE_CHECKING:
 
 _MANY_KEYS = 4
 _NOBODY = -1
-_WHY = "groups and transactions are not served yet"
+_PATIENCE_S = 1.0
+"""For the leaders of a topic that has just been created; a client asks again."""
 
 
-def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if call.version < _MANY_KEYS:
-        return FindCoordinatorResponse(error_code=code, error_message=_WHY, node_id=_NOBODY, host="", port=-1)
+_GROUP, _TRANSACTION = 0, 1
+_TOPICS = {_GROUP: GROUP_OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC}
+
+
+async def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
+    keys = [request.key] if call.version < _MANY_KEYS else request.coordinator_keys
+    topic = _TOPICS.get(request.key_type)
+    if topic is not None and any(keys):
+        await _make_sure_of(broker, topic)
+    found = [_coordinator(broker, topic, key, call.listener) for key in keys]
+    if call.version >= _MANY_KEYS:
+        return FindCoordinatorResponse(coordinators=found)
+    (one,) = found
     return FindCoordinatorResponse(
-        coordinators=[
-            Coordinator(key=key, node_id=_NOBODY, host="", port=-1, error_code=code, error_message=_WHY)
-            for key in request.coordinator_keys
-        ]
+        error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
     )
+
+
+async def _make_sure_of(broker: Broker, topic: str) -> None:
+    """It is there, and led, if that can be had within a moment."""
+    if broker.metadata.topic(topic) is None:
+        await broker.auto_creation.create([topic])
+
+    def is_led() -> bool:
+        known = broker.metadata.topic(topic)
+        return known is not None and known.has_leaders
+
+    await broker.metadata.wait_until(is_led, _PATIENCE_S)
+
+
+def _coordinator(broker: Broker, topic: str | None, key: str, listener: str) -> Coordinator:
+    if topic is None:
+        return _nobody(key, ErrorCode.INVALID_REQUEST, "only groups and transactions have coordinators here")
+    if not key:
+        code = ErrorCode.INVALID_GROUP_ID if topic == GROUP_OFFSETS_TOPIC else ErrorCode.INVALID_REQUEST
+        return _nobody(key, code, "the key is empty")
+    known = broker.metadata.topic(topic)
+    if known is None:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} does not exist yet")
+    leader = broker.metadata.leader_at(topic, partition_of(key, len(known.partitions)), listener)
+    if leader is None:
+        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"its partition of {topic} has no leader")
+    endpoint = leader.endpoint
+    return Coordinator(key=key, node_id=leader.broker.id, host=endpoint.host, port=endpoint.port, error_message="")
+
+
+def _nobody(key: str, code: ErrorCode, why: str) -> Coordinator:
+    return Coordinator(key=key, node_id=_NOBODY, host="", port=-1, error_code=code, error_message=why)

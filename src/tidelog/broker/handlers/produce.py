@@ -213,15 +213,10 @@ async def _finish_flushed(
 
 
 async def _flush(one: _Written) -> None:
-    log = one.partition.log
     try:
-        await log.flush_if_due()
+        await one.partition.flush_and_advance(one.leader)
     except TidelogError as failure:
         one.response.error_code = failure.code
-        return
-    # Where no flush is due any more, another one has left so little behind that it may be seen as it is.
-    one.partition.advance(one.leader, log.recovery_point if log.flush_due else log.log_end_offset)
-    one.partition.appended_all()
 
 
 class _Commits(Later):

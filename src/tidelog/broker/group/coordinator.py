@@ -1,0 +1,80 @@
+"""All groups that this broker coordinates, and who coordinates the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tidelog.broker.group.shard import GroupShard
+from tidelog.broker.partition import Partition, RequestError
+from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
+from tidelog.errors import ErrorCode
+from tidelog.groups import partition_of
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+class GroupCoordinator:
+    """A shard for each partition of __consumer_offsets that is led here."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.shards: dict[int, GroupShard] = {}
+        self._clock = broker.clock
+        self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
+        self._retention: asyncio.Task[None] | None = None
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 that never go back: sessions must not end because somebody set the clock."""
+        return self._epoch_ms + self._clock.monotonic_ns() // 1_000_000
+
+    # Which partitions
+
+    def start(self) -> None:
+        self._retention = asyncio.ensure_future(self._expire_offsets())
+
+    def role_changed(self, partition: Partition) -> None:
+        """A replica began to lead, or ceased to. In a further term of this broker what is loaded is still right."""
+        if partition.name.topic != GROUP_OFFSETS_TOPIC:
+            return
+        index = partition.name.partition
+        if not partition.leads:
+            shard = self.shards.pop(index, None)
+            if shard is not None:
+                shard.unload()
+        elif index not in self.shards:
+            self.shards[index] = GroupShard(self._broker, partition, self.now_ms)
+
+    def topics_deleted(self, topics: list[str]) -> None:
+        for shard in self.shards.values():
+            if shard.is_active:
+                shard.perform(shard.groups.topics_deleted(topics, self.now_ms()))
+
+    async def _expire_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(self._broker.config["offsets.retention.check.interval.ms"] / 1000)
+            for shard in list(self.shards.values()):
+                shard.expire_offsets()
+
+    # Finding
+
+    def index_of(self, group_id: str) -> int:
+        """The partition that holds a group. Until the topic exists, the one that will."""
+        topic = self._broker.metadata.topic(GROUP_OFFSETS_TOPIC)
+        count: int = self._broker.config["offsets.topic.num.partitions"] if topic is None else len(topic.partitions)
+        return partition_of(group_id, count)
+
+    def shard_of(self, group_id: str) -> GroupShard:
+        """RequestError if this broker does not coordinate the group, or not yet."""
+        shard = self.shards.get(self.index_of(group_id))
+        if shard is None or not self._broker.is_current:
+            raise RequestError(ErrorCode.NOT_COORDINATOR)
+        if not shard.is_active:
+            raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    async def close(self) -> None:
+        if self._retention is not None:
+            self._retention.cancel()
+        await asyncio.gather(*(shard.close() for shard in self.shards.values()))

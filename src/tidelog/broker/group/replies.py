@@ -1,0 +1,67 @@
+"""Tickets: the way of an answer back to the request, whether it is there at once or comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from tidelog.broker.dispatch import Later
+from tidelog.wire import Message
+
+Part = TypeVar("Part", bound=Message)
+
+
+class Reply(Later):
+    """The ticket of a request with one answer."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: Message | None = None
+
+    def give(self, message: Message) -> None:
+        if self._send is None:
+            self._message = message
+        else:
+            self.answer(lambda: message)
+
+    @property
+    def result(self) -> Message | Later:
+        """For the handler to return."""
+        return self if self._message is None else self._message
+
+
+class _Share(Generic[Part]):
+    """The ticket of one part of a request."""
+
+    __slots__ = ("_index", "_whole")
+
+    def __init__(self, whole: Gathered[Part], index: int) -> None:
+        self._whole = whole
+        self._index = index
+
+    def give(self, part: Part) -> None:
+        self._whole.part_given(self._index, part)
+
+
+class Gathered(Generic[Part]):
+    """A request whose parts are answered each by itself: its answer is there when the last of them is."""
+
+    def __init__(self, count: int, make: Callable[[list[Part]], Message]) -> None:
+        self.tickets = [_Share(self, index) for index in range(count)]
+        self._parts: list[Any] = [None] * count
+        self._missing = count
+        self._make = make
+        self._reply = Reply()
+
+    def part_given(self, index: int, part: Part) -> None:
+        self._parts[index] = part
+        self._missing -= 1
+        if not self._missing:
+            self._reply.give(self._make(self._parts))
+
+    @property
+    def result(self) -> Message | Later:
+        """For the handler to return."""
+        return self._reply.result if self._parts else self._make([])

@@ -1,0 +1,115 @@
+"""JoinGroup, Heartbeat, LeaveGroup, SyncGroup (11 to 14), DescribeGroups (15), ListGroups (16), DeleteGroups (42).
+
+The rules are in tidelog.groups; here requests find their shard, and answers the way back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.broker.dispatch import Later
+from tidelog.broker.group.replies import Gathered, Reply
+from tidelog.broker.partition import RequestError
+from tidelog.errors import ErrorCode
+from tidelog.groups import Client, refuse
+from tidelog.net.channel import Call
+from tidelog.wire import Message
+from tidelog.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message | Later:
+    try:
+        shard = broker.groups.shard_of(request.group_id)
+    except RequestError as failure:
+        return refuse(request, failure.code, call.version)
+    reply, client = Reply(), Client(call.client_id or "", f"/{call.client_host}")
+    suffix = str(UUID(bytes=broker.random.randbytes(16), version=4))
+    shard.perform(shard.groups.join(request, call.version, client, suffix, broker.groups.now_ms(), reply))
+    return reply.result
+
+
+def sync_group(broker: Broker, request: SyncGroupRequest, call: Call) -> Message | Later:
+    try:
+        shard = broker.groups.shard_of(request.group_id)
+    except RequestError as failure:
+        return refuse(request, failure.code, call.version)
+    reply = Reply()
+    shard.perform(shard.groups.sync(request, call.version, broker.groups.now_ms(), reply))
+    return reply.result
+
+
+def heartbeat(broker: Broker, request: HeartbeatRequest, call: Call) -> Message | Later:
+    try:
+        shard = broker.groups.shard_of(request.group_id)
+    except RequestError as failure:
+        return refuse(request, failure.code, call.version)
+    reply = Reply()
+    shard.perform(shard.groups.heartbeat(request, broker.groups.now_ms(), reply))
+    return reply.result
+
+
+def leave_group(broker: Broker, request: LeaveGroupRequest, call: Call) -> Message | Later:
+    try:
+        shard = broker.groups.shard_of(request.group_id)
+    except RequestError as failure:
+        return refuse(request, failure.code, call.version)
+    reply = Reply()
+    shard.perform(shard.groups.leave(request, call.version, broker.groups.now_ms(), reply))
+    return reply.result
+
+
+def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=[_described(broker, group_id, call.version) for group_id in request.groups])
+
+
+def _described(broker: Broker, group_id: str, version: int) -> DescribeGroupsResponseDescribedGroup:
+    try:
+        return broker.groups.shard_of(group_id).groups.describe(group_id, version)
+    except RequestError as failure:
+        return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=failure.code)
+
+
+def list_groups(broker: Broker, request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
+    """Those of this broker; while some of them are being loaded it says so, and names the others."""
+    shards = broker.groups.shards.values()
+    is_loading = any(not shard.is_active for shard in shards)
+    found = [
+        group
+        for shard in shards
+        if shard.is_active
+        for group in shard.groups.list_groups(request.states_filter, request.types_filter)
+    ]
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
+    return ListGroupsResponse(error_code=code, groups=found)
+
+
+def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Message | Later:
+    """Each group is deleted, or not, by itself."""
+    gathered: Gathered[DeletableGroupResult] = Gathered(
+        len(request.groups_names), lambda results: DeleteGroupsResponse(results=results)
+    )
+    for group_id, ticket in zip(request.groups_names, gathered.tickets, strict=True):
+        try:
+            shard = broker.groups.shard_of(group_id)
+        except RequestError as failure:
+            ticket.give(DeletableGroupResult(group_id=group_id, error_code=failure.code))
+        else:
+            shard.perform(shard.groups.delete_group(group_id, broker.groups.now_ms(), ticket))
+    return gathered.result
