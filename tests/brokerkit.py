@@ -23,6 +23,11 @@ from tidelog.records.batch import decode
 from tidelog.records.kernel import Record
 from tidelog.types import Buffer, TopicPartition
 from tidelog.wire import ZERO_UUID
+from tidelog.wire.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -87,6 +92,21 @@ class Kit(LabBroker):
         answer = await self.call(request, 6)
         assert answer.responses[0].error_code == 0, answer.responses[0]
         await eventually(lambda: self.broker.metadata.topic(name) is None and not self.partitions(name))
+
+    async def alter_topic(self, name: str, **config: str) -> None:
+        """Until it holds here. Settings are written with underscores."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        configs = [
+            IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=0, value=value)
+            for key, value in settings.items()
+        ]
+        resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=2, resource_name=name, configs=configs
+        )
+        answer = await self.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        assert answer.responses[0].error_code == 0, answer.responses[0]
+        now = self.broker.dynamic_config
+        await eventually(lambda: all(str(now.topic_config(name)[key]) == value for key, value in settings.items()))
 
     def partition(self, topic: str = "t", index: int = 0) -> Partition:
         return self.broker.replicas.partitions[TopicPartition(topic, index)]

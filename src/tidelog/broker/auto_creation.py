@@ -81,25 +81,31 @@ class AutoCreation:
 def _wanted(topic: str, config: BrokerConfig) -> CreatableTopic:
     """As the broker says; coordinators' topics have settings of their own."""
     if topic == GROUP_OFFSETS_TOPIC:
-        return _compacted(topic, config, "offsets.topic")
+        return _compacted(
+            topic,
+            config["offsets.topic.num.partitions"],
+            config["offsets.topic.replication.factor"],
+            {"segment.bytes": str(config["offsets.topic.segment.bytes"]), "compression.type": "producer"},
+        )
     if topic == TRANSACTION_STATE_TOPIC:
-        return _compacted(topic, config, "transaction.state.log")
-    return CreatableTopic(name=topic, num_partitions=_AS_THE_BROKER_SAYS, replication_factor=_AS_THE_BROKER_SAYS)
-
-
-def _compacted(topic: str, config: BrokerConfig, prefix: str) -> CreatableTopic:
-    settings = {"cleanup.policy": "compact", "segment.bytes": str(config[f"{prefix}.segment.bytes"])}
-    if topic == GROUP_OFFSETS_TOPIC:
-        settings["compression.type"] = "producer"
-    else:
-        settings |= {
+        settings = {
+            "segment.bytes": str(config["transaction.state.log.segment.bytes"]),
             "compression.type": "uncompressed",
             "min.insync.replicas": str(config["transaction.state.log.min.isr"]),
             "unclean.leader.election.enable": "false",
         }
+        partitions = config["transaction.state.log.num.partitions"]
+        return _compacted(topic, partitions, config["transaction.state.log.replication.factor"], settings)
+    return CreatableTopic(name=topic, num_partitions=_AS_THE_BROKER_SAYS, replication_factor=_AS_THE_BROKER_SAYS)
+
+
+def _compacted(topic: str, partitions: int, replication_factor: int, settings: dict[str, str]) -> CreatableTopic:
     return CreatableTopic(
         name=topic,
-        num_partitions=config[f"{prefix}.num.partitions"],
-        replication_factor=config[f"{prefix}.replication.factor"],
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in settings.items()],
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        configs=[
+            CreatableTopicConfig(name=name, value=value)
+            for name, value in {"cleanup.policy": "compact", **settings}.items()
+        ],
     )

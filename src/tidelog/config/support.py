@@ -13,6 +13,7 @@ SERVED = frozenset(
     compression.gzip.level compression.lz4.level compression.type compression.zstd.level connections.max.idle.ms
     controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
     controller.socket.timeout.ms default.replication.factor delete.topic.enable fetch.max.bytes
+    group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size group.min.session.timeout.ms
     inter.broker.listener.name leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
     listener.security.protocol.map listeners log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
     log.cleaner.delete.retention.ms log.cleaner.enable log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
@@ -24,13 +25,17 @@ SERVED = frozenset(
     log.roll.hours log.roll.jitter.hours log.roll.jitter.ms log.roll.ms log.segment.bytes log.segment.delete.delay.ms
     max.connections max.connections.per.ip max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit message.max.bytes min.insync.replicas node.id num.io.threads num.network.threads
-    num.partitions num.replica.fetchers producer.id.expiration.check.interval.ms producer.id.expiration.ms
-    queued.max.requests replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
-    replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms
-    replica.lag.time.max.ms replica.socket.timeout.ms request.timeout.ms security.inter.broker.protocol
-    socket.listen.backlog.size socket.request.max.bytes tidelog.coordination tidelog.coordination.dir
-    tidelog.metrics.host tidelog.metrics.port unclean.leader.election.enable zookeeper.connect
-    zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms
+    num.partitions num.replica.fetchers offset.metadata.max.bytes offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
+    offsets.topic.num.partitions offsets.topic.replication.factor offsets.topic.segment.bytes
+    producer.id.expiration.check.interval.ms producer.id.expiration.ms queued.max.requests replica.fetch.backoff.ms
+    replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
+    replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.socket.timeout.ms request.timeout.ms
+    security.inter.broker.protocol socket.listen.backlog.size socket.request.max.bytes tidelog.coordination
+    tidelog.coordination.dir tidelog.metrics.host tidelog.metrics.port transaction.state.log.min.isr
+    transaction.state.log.num.partitions transaction.state.log.replication.factor transaction.state.log.segment.bytes
+    unclean.leader.election.enable zookeeper.connect zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests
+    zookeeper.session.timeout.ms
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
 """Broker settings that something reads. tests/unit/test_config_support.py holds this list to the code: a name without

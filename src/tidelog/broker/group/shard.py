@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SLICE_BYTES = 128 * 1024
-"""Of the log at once while loading: the broker serves others in between."""
+"""Of the log at once while loading, at most: the broker serves others in between."""
 
 
 class GroupShard:
@@ -37,6 +37,7 @@ class GroupShard:
         self._timer_ms = 0
         self._is_closed = False
         config = broker.config
+        self._slice_bytes = min(_SLICE_BYTES, config["offsets.load.buffer.size"])
         self._writes = Writes(
             partition,
             WriteSettings(config["offsets.commit.timeout.ms"], Codec(config["offsets.topic.compression.codec"])),
@@ -99,7 +100,7 @@ class GroupShard:
     async def _replay(self, offset: Offset, end: Offset) -> int:
         log, count = self._partition.log, 0
         while offset < end:
-            data = await log.bytes_of(await log.read(offset, _SLICE_BYTES, end))
+            data = await log.bytes_of(await log.read(offset, self._slice_bytes, end))
             before = offset
             for position, header in headers(data):
                 if not header.is_control:
