@@ -115,6 +115,18 @@ def test_who_comes_back_twice_fences_itself() -> None:
     assert c.joined(second).member_id == "b-0004"
 
 
+def test_who_comes_back_twice_in_vain_is_who_it_was() -> None:
+    c = Coordinator()
+    _, old = static_group(c)
+    c.hold = True
+    c.join(instance_id="b")
+    ticket = c.join(instance_id="b")
+    c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert c.error(ticket) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert c.heartbeat(old, 1, instance_id="b") == ErrorCode.NONE
+
+
 def test_a_rebalance_takes_over_who_comes_back() -> None:
     c = Coordinator()
     a, _ = static_group(c)
@@ -124,6 +136,13 @@ def test_a_rebalance_takes_over_who_comes_back() -> None:
     assert c.joined(ticket).generation_id == c.joined(other).generation_id == 2
     c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert c.heartbeat("b-0003", 2, instance_id="b") == ErrorCode.NONE, "the next generation will store it"
+
+
+def test_a_full_group_has_room_for_who_comes_back() -> None:
+    c = Coordinator(GroupConfig(max_size=2))
+    static_group(c)
+    assert c.joined(c.join(instance_id="b")).generation_id == 1
+    assert c.error(c.join(instance_id="c")) == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_another_protocol_makes_a_rebalance() -> None:
