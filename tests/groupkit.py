@@ -1,19 +1,20 @@
-"""Members of consumer groups, request by request, for tests of the coordinator."""
+"""For tests of groups: a coordinator with its log and its clock, and members that only send what they are told to."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from tidelog.errors import ErrorCode
-from tidelog.lab.broker import LabBroker, eventually
+from tidelog.groups import Answer, Client, Effect, GroupConfig, Groups, Record, Write
+from tidelog.wire.codec import decode, encode
 from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-    OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
@@ -27,159 +28,291 @@ from tidelog.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from tidelog.wire.messages.metadata import FindCoordinatorRequest
+from tidelog.wire.schema import Message
 from tidelog.wire.stored import encode_versioned
 
-JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, FIND = 9, 5, 4, 5, 9, 9, 6
-GROUP = "g"
+GROUP = "orders-readers"
+CLIENT = Client("reader", "/127.0.0.1")
+START_MS = 1_700_000_000_000
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
 
 
 def subscription(*topics: str) -> bytes:
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
 
-async def coordinator_of(kit: LabBroker, group: str = GROUP) -> int:
-    """The broker that coordinates the group, once there is one that has loaded it."""
-    found = -1
+@dataclass
+class Entry:
+    """A write in the log of the coordinator."""
 
-    async def ask() -> None:
-        nonlocal found
-        answer = await kit.call(FindCoordinatorRequest(coordinator_keys=[group]), FIND)
-        found = answer.coordinators[0].node_id
-
-    await ask()
-    while found < 0:
-        await ask()
-    return found
+    write: Write
+    outcome: int | None = None
+    """None while it is not settled."""
 
 
-async def ready(kit: LabBroker, group: str = GROUP) -> None:
-    """This broker, alone, coordinates the group."""
-    await coordinator_of(kit, group)
-    await eventually(lambda: kit.broker.groups.shards[kit.broker.groups.index_of(group)].is_active)
+@dataclass
+class Coordinator:
+    """Carries effects out. `hold` keeps writes from being settled until `settle` is called."""
 
+    config: GroupConfig = field(default_factory=GroupConfig)
+    hold: bool = False
+    now_ms: int = START_MS
+    answers: dict[Any, Any] = field(default_factory=dict)
+    log: list[Entry] = field(default_factory=list)
 
-def stable_generation(members: list[MemberKit]) -> set[int]:
-    """The generations of which they have shares; one, and not -1, if they all live in the same one."""
-    return {member.synced for member in members}
+    def __post_init__(self) -> None:
+        self.groups = Groups(self.config)
+        self.versions: dict[Any, int] = {}
+        self._tickets = count(1)
+        self._ids = count(1)
 
+    # Effects
 
-class MemberKit:
-    """One member, with a connection of its own; it does what it is told and nothing by itself."""
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Answer):
+                assert effect.ticket not in self.answers, "answered twice"
+                self.answers[effect.ticket] = effect.message
+                self._check_encodes(effect)
+            else:
+                entry = Entry(effect)
+                self.log.append(entry)
+                if not self.hold:
+                    self.settle(ErrorCode.NONE, entry)
 
-    def __init__(self, kit: LabBroker, name: str = "m", group: str = GROUP, instance_id: str | None = None) -> None:
-        self.kit = kit
-        self.group = group
-        self.name = name
-        self.instance_id = instance_id
-        self.id = ""
-        self.generation = -1
-        self.synced = -1
-        """The generation of which it has a share."""
-        self.is_leader = False
-        self.members: list[str] = []
+    def _check_encodes(self, answer: Answer) -> None:
+        """An answer can be sent in the version that was asked in."""
+        version = self.versions.get(answer.ticket)
+        if version is not None:
+            encode(answer.message, version)
 
-    async def call(self, request: Any, version: int) -> Any:
-        connection = await self.kit.connect()
-        try:
-            return await connection.call(request, version, timeout_ms=120_000)
-        finally:
-            connection.close()
+    def _ticket(self, version: int | None = None) -> int:
+        ticket = next(self._tickets)
+        if version is not None:
+            self.versions[ticket] = version
+        return ticket
 
-    async def join_once(self, *, session_ms: int = 10_000, rebalance_ms: int = 20_000) -> JoinGroupResponse:
+    def waiting_writes(self) -> list[Entry]:
+        return [entry for entry in self.log if entry.outcome is None]
+
+    def settle(self, error: int = ErrorCode.NONE, entry: Entry | None = None) -> None:
+        """The oldest write that waits, or the one that is named."""
+        entry = self.waiting_writes()[0] if entry is None else entry
+        if error != ErrorCode.REQUEST_TIMED_OUT:
+            entry.outcome = error
+        self.carry_out(entry.write.done(error, self.now_ms))
+
+    def committed(self) -> list[Record]:
+        return [record for entry in self.log if entry.outcome == ErrorCode.NONE for record in entry.write.records]
+
+    def fail_over(self) -> None:
+        """Another broker leads: it has what was committed, and nothing else."""
+        self.carry_out(self.groups.unload(self.now_ms))
+        for entry in self.waiting_writes():
+            self.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER, entry)
+        self.groups = Groups(self.config)
+        self.groups.replay(self.committed())
+        self.carry_out(self.groups.loaded(self.now_ms))
+
+    def pass_ms(self, ms: int) -> None:
+        """Time passes, and each timer is served when it is due."""
+        end_ms = self.now_ms + ms
+        while (due_ms := self.groups.deadline_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.carry_out(self.groups.expire(self.now_ms))
+        self.now_ms = end_ms
+
+    def state(self, group_id: str = GROUP) -> str:
+        return self.groups.describe(group_id, 5).group_state
+
+    # Requests; each gives the ticket
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group_id: str = GROUP,
+        instance_id: str | None = None,
+        protocols: Mapping[str, bytes] | None = None,
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        version: int = 9,
+    ) -> int:
+        protocols = {"range": subscription("orders")} if protocols is None else protocols
         request = JoinGroupRequest(
-            group_id=self.group,
+            group_id=group_id,
             session_timeout_ms=session_ms,
-            rebalance_timeout_ms=rebalance_ms,
-            member_id=self.id,
-            group_instance_id=self.instance_id,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+            rebalance_timeout_ms=rebalance_ms if version >= 1 else -1,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols.items()],
         )
-        answer: JoinGroupResponse = await self.call(request, JOIN)
-        if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
-            self.id = answer.member_id
-        if answer.error_code == ErrorCode.NONE:
-            self.generation = answer.generation_id
-            self.is_leader = answer.leader == self.id
-            self.members = [member.member_id for member in answer.members]
+        ticket = self._ticket(version)
+        suffix = f"{next(self._ids):04}"
+        self.carry_out(self.groups.join(_sent(request, version), version, CLIENT, suffix, self.now_ms, ticket))
+        return ticket
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes] | None = None,
+        *,
+        group_id: str = GROUP,
+        instance_id: str | None = None,
+        protocol_type: str | None = "consumer",
+        protocol: str | None = "range",
+        version: int = 5,
+    ) -> int:
+        request = SyncGroupRequest(
+            group_id=group_id,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=to, assignment=share) for to, share in (assignments or {}).items()
+            ],
+        )
+        ticket = self._ticket(version)
+        self.carry_out(self.groups.sync(_sent(request, version), version, self.now_ms, ticket))
+        return ticket
+
+    def heartbeat(
+        self, member_id: str, generation: int, *, instance_id: str | None = None, group_id: str = GROUP
+    ) -> ErrorCode:
+        request = HeartbeatRequest(
+            group_id=group_id, generation_id=generation, member_id=member_id, group_instance_id=instance_id
+        )
+        ticket = self._ticket(4)
+        self.carry_out(self.groups.heartbeat(_sent(request, 4), self.now_ms, ticket))
+        return ErrorCode(self.answers[ticket].error_code)
+
+    def leave(self, *members: str | tuple[str, str | None], group_id: str = GROUP, version: int = 5) -> int:
+        identities = [
+            MemberIdentity(member_id=member)
+            if isinstance(member, str)
+            else MemberIdentity(member_id=member[0], group_instance_id=member[1])
+            for member in members
+        ]
+        request = LeaveGroupRequest(group_id=group_id, members=identities)
+        if version < 3:
+            request = LeaveGroupRequest(group_id=group_id, member_id=identities[0].member_id)
+        ticket = self._ticket(version)
+        self.carry_out(self.groups.leave(_sent(request, version), version, self.now_ms, ticket))
+        return ticket
+
+    def commit(
+        self,
+        offsets: Mapping[tuple[str, int], int],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        group_id: str = GROUP,
+        instance_id: str | None = None,
+        metadata: str | None = "",
+        retention_ms: int = -1,
+        version: int = 9,
+    ) -> int:
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, OffsetCommitRequestTopic(name=topic)).partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition, committed_offset=offset, committed_metadata=metadata
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            retention_time_ms=retention_ms,
+            topics=list(topics.values()),
+        )
+        ticket = self._ticket(version)
+        self.carry_out(self.groups.commit_offsets(_sent(request, version), version, self.now_ms, ticket))
+        return ticket
+
+    def fetch(
+        self,
+        partitions: Mapping[str, Sequence[int]] | None = None,
+        *,
+        group_id: str = GROUP,
+        require_stable: bool = False,
+        version: int = 9,
+    ) -> int:
+        asked = OffsetFetchRequestGroup(
+            group_id=group_id,
+            topics=None
+            if partitions is None
+            else [
+                OffsetFetchRequestTopics(name=topic, partition_indexes=list(indexes))
+                for topic, indexes in partitions.items()
+            ],
+        )
+        ticket = self._ticket()
+        self.carry_out(self.groups.fetch_offsets(asked, version, self.now_ms, ticket, require_stable=require_stable))
+        return ticket
+
+    def delete_group(self, group_id: str = GROUP) -> int:
+        ticket = self._ticket()
+        self.carry_out(self.groups.delete_group(group_id, self.now_ms, ticket))
+        return ticket
+
+    # What came of it
+
+    def error(self, ticket: int) -> ErrorCode:
+        """Of an answer with one error: its own, or that of its first partition or member."""
+        message = self.answers[ticket]
+        if hasattr(message, "error_code") and message.error_code:
+            return ErrorCode(message.error_code)
+        for part in getattr(message, "topics", None) or getattr(message, "members", None) or ():
+            parts = getattr(part, "partitions", [part])
+            return ErrorCode(getattr(parts[0], "error_code", 0))
+        return ErrorCode.NONE
+
+    def offsets(self, group_id: str = GROUP) -> dict[tuple[str, int], int]:
+        """All that is committed."""
+        group = self.answers[self.fetch(group_id=group_id)]
+        return {
+            (topic.name, partition.partition_index): partition.committed_offset
+            for topic in group.topics
+            for partition in topic.partitions
+        }
+
+    # Whole rebalances
+
+    def new_member(self, **options: Any) -> tuple[str, int]:
+        """The id that it is given, and the ticket of the join that waits with it."""
+        first = self.join(**options)
+        member_id = self.answers[first].member_id
+        assert self.error(first) == ErrorCode.MEMBER_ID_REQUIRED
+        return member_id, self.join(member_id, **options)
+
+    def joined(self, ticket: int) -> JoinGroupResponse:
+        answer = self.answers[ticket]
+        assert isinstance(answer, JoinGroupResponse)
+        assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
         return answer
 
-    async def join(self, **timeouts: int) -> ErrorCode:
-        answer = await self.join_once(**timeouts)
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            answer = await self.join_once(**timeouts)
-        return ErrorCode(answer.error_code)
-
-    async def live(self, until: Callable[[], bool]) -> None:
-        """Joins, syncs and sends heartbeats, as a consumer does, until all is as it should be."""
-        while True:
-            assert await self.join() is ErrorCode.NONE
-            code, share = await self.sync()
-            if code is not ErrorCode.NONE:
-                continue
-            assert share == self.id.encode()
-            self.synced = self.generation
-            while await self.heartbeat() is ErrorCode.NONE:
-                if until():
-                    return
-                await asyncio.sleep(0.05)
-
-    async def sync(self) -> tuple[ErrorCode, bytes]:
-        """The leader gives each member its own id as its share, so that each can see that it got its own."""
-        shares = [SyncGroupRequestAssignment(member_id=one, assignment=one.encode()) for one in self.members]
-        request = SyncGroupRequest(
-            group_id=self.group,
-            generation_id=self.generation,
-            member_id=self.id,
-            group_instance_id=self.instance_id,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=shares if self.is_leader else [],
-        )
-        answer = await self.call(request, SYNC)
-        return ErrorCode(answer.error_code), answer.assignment
-
-    async def heartbeat(self) -> ErrorCode:
-        request = HeartbeatRequest(
-            group_id=self.group,
-            generation_id=self.generation,
-            member_id=self.id,
-            group_instance_id=self.instance_id,
-        )
-        return ErrorCode((await self.call(request, HEARTBEAT)).error_code)
-
-    async def leave(self) -> ErrorCode:
-        identity = MemberIdentity(member_id=self.id, group_instance_id=self.instance_id)
-        answer = await self.call(LeaveGroupRequest(group_id=self.group, members=[identity]), LEAVE)
-        return ErrorCode(answer.error_code or answer.members[0].error_code)
-
-    async def commit(self, offset: int, topic: str = "t", index: int = 0) -> ErrorCode:
-        answer = await self.call(commit_request(self.group, {(topic, index): offset}, self.id, self.generation), COMMIT)
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
-
-    async def committed(self, topic: str = "t", index: int = 0) -> int | ErrorCode:
-        wanted = [OffsetFetchRequestTopics(name=topic, partition_indexes=[index])]
-        answer = await self.call(
-            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=wanted)]), FETCH
-        )
-        (group,) = answer.groups
-        if group.error_code:
-            return ErrorCode(group.error_code)
-        offset: int = group.topics[0].partitions[0].committed_offset
-        return offset
+    def stable(self, members: int = 1, **options: Any) -> list[str]:
+        """A Stable group of so many dynamic members, the leader first; each has its own id as its assignment."""
+        joined = [self.new_member(**options) for _ in range(members)]
+        self.pass_ms(min(members, 2) * self.config.initial_rebalance_delay_ms)
+        ids = [member_id for member_id, _ in joined]
+        generation = self.joined(joined[0][1]).generation_id
+        for member_id in reversed(ids):
+            shares = {each: each.encode() for each in ids} if member_id == ids[0] else {}
+            self.sync(member_id, generation, shares)
+        assert self.state() == "Stable"
+        return ids
 
 
-def commit_request(
-    group: str, offsets: dict[tuple[str, int], int], member_id: str = "", generation: int = -1
-) -> OffsetCommitRequest:
-    topics: dict[str, OffsetCommitRequestTopic] = {}
-    for (name, index), offset in offsets.items():
-        topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
-        topic.partitions.append(OffsetCommitRequestPartition(partition_index=index, committed_offset=offset))
-    return OffsetCommitRequest(
-        group_id=group,
-        member_id=member_id,
-        generation_id_or_member_epoch=generation,
-        topics=list(topics.values()),
-    )
+def _sent(message: Any, version: int) -> Any:
+    """As it comes out of the wire: what the version lacks is lost."""
+    assert isinstance(message, Message)
+    return decode(type(message), encode(message, version), version)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.brokerkit import Kit, run
-from tests.groupkit import (
+from tests.memberkit import (
     COMMIT,
     FETCH,
     FIND,

@@ -10,7 +10,7 @@ from tidelog.errors import ErrorCode
 from tidelog.groups.answers import join_error, sync_error
 from tidelog.groups.effects import Ticket, Turn
 from tidelog.groups.group import Group
-from tidelog.groups.member import Client, Member, Terms
+from tidelog.groups.member import Client, Identity, Member, Terms
 from tidelog.groups.rebalance import begin, complete_if_all_joined, drop, joined, keep_alive, rebalance
 from tidelog.groups.records import answered_error, group_record
 from tidelog.groups.states import GroupState
@@ -41,8 +41,9 @@ class Join:
 def join(turn: Turn, group: Group, asked: Join) -> None:
     """The answer comes at once, or when the rebalance is complete that this leads to."""
     request = asked.request
-    if not _has_room(turn, group, request.member_id):
-        member = group.members.get(request.member_id)
+    member_id = request.member_id or group.static.get(request.group_instance_id or "", "")
+    member = group.members.get(member_id)
+    if not _has_room(turn, group, member):
         if member is not None:
             drop(turn, group, member)
         asked.refuse(turn, ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -63,9 +64,8 @@ def join(turn: Turn, group: Group, asked: Join) -> None:
         _join_new(turn, group, asked, asked.new_id)
 
 
-def _has_room(turn: Turn, group: Group, member_id: str) -> bool:
+def _has_room(turn: Turn, group: Group, member: Member | None) -> bool:
     """While members join again, those who have done so count: the last ones may find the group full."""
-    member = group.members.get(member_id)
     if group.state is GroupState.EMPTY:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -138,7 +138,9 @@ def _supersede_join(turn: Turn, group: Group, member: Member) -> None:
 
 def _return_static(turn: Turn, group: Group, asked: Join, member: Member) -> None:
     """It comes without an id, so it was started again: it gets a new one, and whoever has the old one is fenced."""
-    old_id, old_terms, old_leader = member.id, member.terms, group.leader
+    old_leader = group.leader
+    if member.stored_as is None or member.stored_as.generation != group.generation:
+        member.stored_as = Identity(group.generation, member.id, member.terms)
     _fence(turn, group, member)
     group.rename(member, asked.new_id)
     group.update(member, asked.terms)
@@ -146,7 +148,7 @@ def _return_static(turn: Turn, group: Group, asked: Join, member: Member) -> Non
     member.is_new = False
     keep_alive(turn, member)
     if group.state is GroupState.STABLE and group.elected_protocol() == group.protocol:
-        _keep_place(turn, group, asked, member, _Before(old_id, old_terms, old_leader))
+        _keep_place(turn, group, asked, member, old_leader or "")
     elif group.state is GroupState.PREPARING_REBALANCE:
         complete_if_all_joined(turn, group)
     else:
@@ -164,47 +166,46 @@ def _fence(turn: Turn, group: Group, member: Member) -> None:
         turn.answer(ticket, sync_error(ErrorCode.FENCED_INSTANCE_ID))
 
 
-class _Before:
-    """What a static member was before it came back, to be restored if its new id cannot be stored."""
-
-    __slots__ = ("leader", "member_id", "terms")
-
-    def __init__(self, member_id: str, terms: Terms, leader: str | None) -> None:
-        self.member_id = member_id
-        self.terms = terms
-        self.leader = leader
-
-
-def _keep_place(turn: Turn, group: Group, asked: Join, member: Member, before: _Before) -> None:
+def _keep_place(turn: Turn, group: Group, asked: Join, member: Member, old_leader: str) -> None:
     """No rebalance, but the new id is stored first, or a fail-over would fence it (edge case 26)."""
-    new_id, generation = member.id, group.generation
+    new = Identity(group.generation, member.id, member.terms)
     assignments = {other.id: other.assignment for other in group.members.values()}
 
     def settled(turn: Turn, error: int) -> None:
-        is_current = group.state is GroupState.STABLE and group.generation == generation
-        if not is_current or group.members.get(new_id) is not member:
+        is_current = group.state is GroupState.STABLE and group.generation == new.generation
+        if not is_current or member.id not in group.members:
             return  # A rebalance has begun with it, or it is gone: either way it was, or will be, answered there.
+        if member.id != new.member_id:
+            # It has come back once more, and the write for that is behind this one.
+            member.stored_as = member.stored_as if error else new
+            return
         ticket = group.take_join_ticket(member)
         if ticket is not None:
+            refusal = join_error(answered_error(error)) if error else None
+            turn.answer(ticket, refusal or _kept(group, member, asked.version, old_leader))
+        if error != ErrorCode.REQUEST_TIMED_OUT:
             if error:
-                turn.answer(ticket, join_error(answered_error(error)))
-            else:
-                turn.answer(ticket, _kept(group, member, asked.version, before))
-        if error not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
-            turn.timers.cancel(member.session)
-            group.update(member, before.terms)
-            group.rename(member, before.member_id)
+                _restore(turn, group, member)
+            member.stored_as = None
         keep_alive(turn, member)
 
     turn.write([group_record(group.id, group.stored(assignments))], settled)
 
 
-def _kept(group: Group, member: Member, version: int, before: _Before) -> JoinGroupResponse:
+def _restore(turn: Turn, group: Group, member: Member) -> None:
+    """The new id could not be stored, so the one that is counts."""
+    assert member.stored_as is not None
+    turn.timers.cancel(member.session)
+    group.update(member, member.stored_as.terms)
+    group.rename(member, member.stored_as.member_id)
+
+
+def _kept(group: Group, member: Member, version: int, old_leader: str) -> JoinGroupResponse:
     """A leader is not to assign again: from v9 it is told so, before it is told that its old id leads."""
     response = joined(group, member)
     if version >= SKIP_ASSIGNMENT_SINCE:
         response.skip_assignment = group.leader == member.id
     else:
-        response.leader = before.leader or ""
+        response.leader = old_leader
         response.members = []
     return response

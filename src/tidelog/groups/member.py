@@ -41,6 +41,14 @@ class Terms(NamedTuple):
         return list(self.protocols.items()) == list(other.protocols.items())
 
 
+class Identity(NamedTuple):
+    """What the log last said of a static member that came back in a generation, until its new id is stored."""
+
+    generation: int
+    member_id: str
+    terms: Terms
+
+
 class Member:
     """A member waits for at most one answer of each kind; its tickets are here and in no other place."""
 
@@ -52,6 +60,7 @@ class Member:
         "is_new",
         "join_ticket",
         "session",
+        "stored_as",
         "sync_ticket",
         "terms",
     )
@@ -64,6 +73,8 @@ class Member:
         self.terms = terms
         self.session = session
         self.assignment = b""
+        self.stored_as: Identity | None = None
+        """None: nothing of it is on its way into the log."""
         self.is_new = False
         """It waits for its first generation, and cannot heartbeat before."""
         self.join_ticket: Ticket = None

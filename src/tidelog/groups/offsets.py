@@ -60,6 +60,24 @@ def commit(turn: Turn, group: Group, request: OffsetCommitRequest, ticket: Ticke
     """A commit that is allowed: answered when it is stored. A member that commits lives."""
     if group.members:
         keep_alive(turn, group.members[request.member_id])
+    commits, response = _read(turn, request)
+    if not commits:
+        turn.answer(ticket, response)
+        return
+    waiting = [ticket]
+
+    def settled(turn: Turn, error: int) -> None:
+        if waiting:
+            answer = commit_error(request, answered_error(error)) if error else response
+            turn.effects.append(Answer(waiting.pop(), answer))
+        if error:
+            failed()
+
+    write_commits(turn, group, commits, settled)
+
+
+def _read(turn: Turn, request: OffsetCommitRequest) -> tuple[list[Commit], OffsetCommitResponse]:
+    """What is to be stored, and the answer if it is: some of it may be refused."""
     now_ms, limit = turn.now_ms, turn.config.offset_metadata_max_bytes
     retention_ms = request.retention_time_ms
     expire_ms = _NO_TIME if retention_ms == _NO_TIME else now_ms + retention_ms
@@ -84,19 +102,7 @@ def commit(turn: Turn, group: Group, request: OffsetCommitRequest, ticket: Ticke
                 commits.append((name, index, value))
             partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
         topics.append(OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=partitions))
-    waiting = [ticket]
-
-    def settled(turn: Turn, error: int) -> None:
-        if waiting:
-            done = OffsetCommitResponse(topics=topics) if not error else commit_error(request, answered_error(error))
-            turn.effects.append(Answer(waiting.pop(), done))
-        if error:
-            failed()
-
-    if commits:
-        write_commits(turn, group, commits, settled)
-    else:
-        settled(turn, ErrorCode.NONE)
+    return commits, OffsetCommitResponse(topics=topics)
 
 
 def _java_length(text: str) -> int:
