@@ -1,0 +1,1 @@
+"""Consumer groups, the classic protocol. Pure (S8, S9)."""
