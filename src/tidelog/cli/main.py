@@ -14,6 +14,7 @@ NOUNS = {
     "configs": "tidelog.cli.configs",
     "consume": "tidelog.cli.consume",
     "elect": "tidelog.cli.elect",
+    "groups": "tidelog.cli.groups",
     "lab": "tidelog.cli.lab",
     "log": "tidelog.cli.log",
     "produce": "tidelog.cli.produce",

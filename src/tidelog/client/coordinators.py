@@ -1,0 +1,95 @@
+"""Requests about groups: each goes to the broker that coordinates its group, which is found first and may move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from tidelog.client.cluster import GROUP, Cluster
+from tidelog.client.errors import BrokerError, check, error_code
+from tidelog.errors import ErrorCode, TidelogError
+from tidelog.types import BrokerId
+from tidelog.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.wire.schema import Message
+from tidelog.wire.versions import Versions
+
+T = TypeVar("T")
+
+_FIND_COORDINATOR = Versions(4, 6)
+"""Several groups in one request came with 4."""
+
+
+async def find_coordinators_once(cluster: Cluster, groups: Sequence[str]) -> dict[str, BrokerId]:
+    """By group, all in one question, not tried again. Each is a broker that metadata knows."""
+    request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=list(groups))
+    response: FindCoordinatorResponse = await cluster.call(request, versions=_FIND_COORDINATOR)
+    found: dict[str, BrokerId] = {}
+    for one in response.coordinators:
+        check(one.error_code, f"coordinator of group {one.key}", one.error_message)
+        found[one.key] = one.node_id
+    if any(broker not in cluster.metadata.brokers for broker in found.values()):
+        await cluster.refresh_once()
+    for group in groups:
+        if found.get(group) not in cluster.metadata.brokers:
+            about = f"coordinator of group {group}"
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, about, "it is not among the live brokers")
+    return found
+
+
+async def find_coordinators(cluster: Cluster, groups: Iterable[str]) -> dict[str, BrokerId]:
+    """By group, tried again until all are found."""
+    asked = list(dict.fromkeys(groups))
+    if not asked:
+        return {}
+    return await cluster.retrying(lambda: find_coordinators_once(cluster, asked), "finding coordinators")
+
+
+async def call_coordinators(
+    cluster: Cluster,
+    groups: Iterable[str],
+    build: Callable[[Sequence[str]], Message],
+    read: Callable[[Any], Iterable[tuple[str, int, T]]],
+    about: str,
+    *,
+    versions: Versions | None = None,
+) -> dict[str, T]:
+    """One result per group, in the order asked for.
+
+    `build` makes the request for some groups, `read` yields (group, error code, result) of its response. An error that
+    is worth another try is tried again, with the coordinator found anew; any other is raised.
+    """
+    asked = list(dict.fromkeys(groups))
+    results: dict[str, T] = {}
+
+    async def ask(coordinator: BrokerId, of_coordinator: list[str]) -> list[TidelogError]:
+        try:
+            response = await cluster.call(build(of_coordinator), to=coordinator, versions=versions)
+        except TidelogError as failure:
+            return [failure]
+        failures: list[TidelogError] = []
+        for group, code, result in read(response):
+            if code:
+                failures.append(BrokerError(error_code(code), f"{about} {group}"))
+            else:
+                results[group] = result
+        return failures
+
+    async def attempt() -> None:
+        missing = [group for group in asked if group not in results]
+        by_coordinator: dict[BrokerId, list[str]] = {}
+        for group, coordinator in (await find_coordinators_once(cluster, missing)).items():
+            by_coordinator.setdefault(coordinator, []).append(group)
+        rounds = await asyncio.gather(*(ask(broker, of_broker) for broker, of_broker in by_coordinator.items()))
+        failures = [failure for failures in rounds for failure in failures]
+        # What cannot be mended by trying again is told first.
+        failures.sort(key=lambda failure: failure.code.retriable)
+        if failures:
+            raise failures[0]
+        lacking = next((group for group in asked if group not in results), None)
+        if lacking is not None:
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{about} {lacking}", "the answer lacks it")
+
+    if asked:
+        await cluster.retrying(attempt, about)
+    return {group: results[group] for group in asked}
