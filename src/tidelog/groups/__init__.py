@@ -28,7 +28,7 @@ The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_
 | DeleteGroups 0-2 | `delete_group`, for each group | a result |
 
 The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `syncing`, `leaving`;
-`commits`, `offsets`, `retention`; `records`; `timers`, `effects`; `groups`. `assignors` is the leader's part, for clients.
+`commits`, `offsets`, `retention`; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse
