@@ -67,16 +67,23 @@ class Fetcher:
     """Reads on from the given positions, for as long as it is iterated.
 
     Always: for each partition, what is handed out follows on what was handed out before, without a gap but for what
-    the log has lost. Answers without batches are handed out too, if the high watermark has moved.
+    the log has lost. Answers without batches are handed out too, if the high watermark has moved. A partition that has
+    come to its offset in `until` is not fetched any further; who asks on for nothing else waits for ever.
     Long polls hold up what else goes over the same connections: what must not wait takes a Cluster of its own.
     """
 
     def __init__(
-        self, cluster: Cluster, positions: Mapping[TopicPartition, Offset], settings: FetchSettings = DEFAULT_FETCH
+        self,
+        cluster: Cluster,
+        positions: Mapping[TopicPartition, Offset],
+        settings: FetchSettings = DEFAULT_FETCH,
+        *,
+        until: Mapping[TopicPartition, Offset] | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._positions = dict(positions)
+        self._until = dict(until or {})
         self._watermarks: dict[TopicPartition, tuple[Offset, Offset]] = {}
         self._answers: asyncio.Queue[list[Fetched] | TidelogError] = asyncio.Queue(_ANSWERS_AHEAD)
         self._sessions: dict[BrokerId, FetchSession] = {}
@@ -215,6 +222,8 @@ class Fetcher:
             return
         self._watermarks[partition] = watermarks
         self._positions[partition] = next_offset
+        if partition in self._until and next_offset >= self._until[partition]:
+            del self._positions[partition]
         aborted = data.aborted_transactions or []
         fetched.append(Fetched(partition, position, next_offset, *watermarks, records, aborted))
 

@@ -1,0 +1,34 @@
+"""Spark sessions with settings that suit format("tidelog") and one machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+_SETTINGS = {
+    # Without it Spark refuses every batch read of a source that takes filters.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Rows go to a sink in Arrow batches of so many: at Spark's 10,000 the way there costs more than the rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # Spark's 200 are for a cluster.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+}
+
+
+def builder(app_name: str, master: str | None) -> SparkSession.Builder:
+    """`master` is this machine by default. Workers run the Python that this process runs, unless told otherwise."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    where = master or "local[*]"
+    settings = {**_SETTINGS, **(_LOCAL if where.startswith("local") else {})}
+    made = SparkSession.Builder().appName(app_name).master(where)
+    for name, value in settings.items():
+        made = made.config(name, value)
+    return made

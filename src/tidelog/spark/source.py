@@ -1,0 +1,153 @@
+"""format("tidelog"): what Spark sees of it. Batch reading and writing; `stream` has the streaming source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    Filter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tidelog.spark.connected import Connected
+from tidelog.spark.errors import OptionError
+from tidelog.spark.limits import split
+from tidelog.spark.offsets import OffsetRange
+from tidelog.spark.options import ReadOptions, WriteOptions, includes_headers, read_options, write_options
+from tidelog.spark.planning import ALL, batch_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.spark.stream import TidelogStreamReader
+
+NAME = "tidelog"
+
+
+class TidelogDataSource(DataSource):
+    """Found by Spark itself, through the package pyspark_tidelog. Options are checked when a query is planned."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        from tidelog.spark.rows import ddl
+
+        return ddl(includes_headers(self.options))
+
+    def reader(self, schema: StructType) -> TidelogReader:
+        options = read_options(self.options, streaming=False)
+        check_schema(schema, options.include_headers)
+        return TidelogReader(options)
+
+    def streamReader(self, schema: StructType) -> TidelogStreamReader:  # noqa: N802
+        from tidelog.spark.stream import TidelogStreamReader
+
+        options = read_options(self.options, streaming=True)
+        check_schema(schema, options.include_headers)
+        return TidelogStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TidelogWriter:
+        if overwrite:
+            raise OptionError("mode", "a topic cannot be overwritten; write with mode append")
+        return TidelogWriter(_checked_sink(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802
+        return TidelogStreamWriter(_checked_sink(self.options, schema))
+
+
+def check_schema(schema: StructType, include_headers: bool) -> None:
+    """The columns are fixed: what a topic holds is bytes, whoever reads them says what they mean."""
+    from tidelog.spark.rows import ddl
+
+    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    text = ", ".join(f"{name} {kind}" for name, kind in columns)
+    if text.replace(" ", "") != ddl(include_headers).replace(" ", ""):
+        raise OptionError("schema", f"the columns are fixed: {ddl(include_headers)}; not {text}")
+
+
+def _checked_sink(options: Mapping[str, str], schema: StructType) -> WriteOptions:
+    from tidelog.spark.sink_columns import check_columns
+
+    checked = write_options(options)
+    check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], checked.topic)
+    return checked
+
+
+class RangePartition(InputPartition):
+    """The share of one task."""
+
+    def __init__(self, one: OffsetRange) -> None:
+        super().__init__(one)
+        self.range = one
+
+
+class TidelogReader(DataSourceReader):
+    """A batch read: where it ends is fixed when it is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._narrowing = ALL
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        from tidelog.spark.filters import narrowed
+
+        self._narrowing, rest = narrowed(filters)
+        return rest
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        with Connected(options.addresses, options.client) as connected:
+            ranges = connected.run(lambda cluster: batch_ranges(cluster, options, self._narrowing))
+        return [RangePartition(one) for one in split(ranges, options.min_partitions, options.max_records)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition)
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Of a partition that is none, which Spark makes up where there are none, nothing."""
+    from tidelog.spark.reading import read_range
+
+    return read_range(options, partition.range) if isinstance(partition, RangePartition) else iter(())
+
+
+class WrittenMessage(WriterCommitMessage):
+    """What a task has written; it is written whether or not the query commits."""
+
+    def __init__(self, record_count: int) -> None:
+        self.record_count = record_count
+
+
+def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> WrittenMessage:
+    from tidelog.spark.writing import write_batches
+
+    return WrittenMessage(write_batches(options, batches).record_count)
+
+
+class TidelogWriter(DataSourceArrowWriter):
+    """At least once: a task that fails has written a part, and writes it again when Spark runs it again."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        return _write(self._options, iterator)
+
+
+class TidelogStreamWriter(DataSourceStreamArrowWriter):
+    """The same for each micro-batch."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        return _write(self._options, iterator)
