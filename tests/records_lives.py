@@ -15,7 +15,7 @@ import pytest
 from tidelog.records.arrow import to_arrow
 from tidelog.records.buffers import ColumnBuffers
 
-COMPILED = ("kernel", "columns", "column_source", "encoder", "offset_map")
+COMPILED = ("kernel", "columns", "column_source", "encoder", "key_partitions", "offset_map")
 ON_TOP = ("batch", "build", "validate", "control", "lookups", "compaction")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_COMMIT_S = 10
+"""A query is not held up for longer by a group whose coordinator is away."""
+
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one process beside the driver for as long as the query; copies of it read in tasks.
@@ -46,7 +50,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets | None = None
         self._target: Offsets | None = None
         """Where Trigger.AvailableNow ends."""
-        self._committed: Offsets | None = None
+        self._shown: Offsets | None = None
+        """The last progress that the group was told, or could not be told."""
         self._gate = None if options.min_offsets is None else MinimumGate(options.min_offsets, options.max_delay_ms)
 
     # Offsets
@@ -118,16 +123,21 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _show_progress(self, done: Offsets) -> None:
         """Commit to the group what is new. That brokers cannot be reached is no reason to end the query."""
         group = self._options.group
-        if group is None or done == self._committed or not done:
+        if group is None or done == self._shown or not done:
             return
+        self._shown = done
+
+        async def commit(cluster: Cluster) -> None:
+            async with asyncio.timeout(_COMMIT_S):
+                await commit_offsets(cluster, group, done)
+
         try:
-            self._run(lambda cluster: commit_offsets(cluster, group, done))
-        except TidelogError as failure:
-            if not failure.code.retriable:
+            self._run(commit)
+        except (TidelogError, TimeoutError) as failure:
+            if isinstance(failure, TidelogError) and not failure.code.retriable:
                 raise OptionError("group", f"group {group} does not take the query's offsets: {failure}") from failure
-            log.warning("group %s: progress is not shown, the next micro-batch tries again: %s", group, failure)
-            return
-        self._committed = done
+            why = str(failure) or f"no answer in {_COMMIT_S} s"
+            log.warning("group %s: progress is not shown, the next micro-batch tries again: %s", group, why)
 
     def stop(self) -> None:
         if self._connected is not None:

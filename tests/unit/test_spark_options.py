@@ -1,0 +1,211 @@
+"""The options of format("tidelog"): what they become, and what is refused under which name."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from tidelog.client.offsets import EARLIEST, LATEST, Isolation
+from tidelog.records.header import Codec
+from tidelog.spark.errors import DataLossError, OptionError
+from tidelog.spark.offsets import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
+from tidelog.spark.options import ReadOptions, Subscription, read_options, write_options
+from tidelog.types import TopicPartition
+
+SERVERS = {"kafka.bootstrap.servers": "a:1,b:2"}
+BASE = {**SERVERS, "subscribe": "t"}
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def _read(streaming: bool = False, **options: str) -> ReadOptions:
+    return read_options({**BASE, **options}, streaming=streaming)
+
+
+def test_defaults() -> None:
+    batch, stream = _read(), _read(streaming=True)
+    assert batch.addresses == [("a", 1), ("b", 2)]
+    assert batch.start == Everywhere("startingOffsets", EARLIEST)
+    assert stream.start == Everywhere("startingOffsets", LATEST)
+    assert batch.end == stream.end == Everywhere("endingOffsets", LATEST)
+    assert batch.fail_on_data_loss
+    assert not batch.include_headers
+    assert not batch.latest_if_no_match
+    assert batch.fetch.isolation is Isolation.READ_UNCOMMITTED
+    assert (batch.max_offsets, batch.min_offsets, batch.min_partitions, batch.max_records) == (None,) * 4
+    assert batch.max_delay_ms == 15 * 60 * 1000
+    assert batch.group is None
+
+
+def test_bootstrap_servers_with_and_without_prefix() -> None:
+    assert read_options({"bootstrap.servers": "c:3", "subscribe": "t"}, streaming=False).addresses == [("c", 3)]
+    assert write_options({"bootstrap.servers": "c"}).addresses == [("c", 9092)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"subscribe": " b, a ,,b"}, Subscription("subscribe", topics=("a", "b"))),
+        ({"subscribePattern": "t.*"}, Subscription("subscribePattern", pattern="t.*")),
+        ({"assign": '{"t": [1, 0]}'}, Subscription("assign", partitions=(P0, P1))),
+        ({"ASSIGN": '{"t": [1]}'}, Subscription("assign", partitions=(P1,))),
+    ],
+)
+def test_subscriptions(options: dict[str, str], expected: Subscription) -> None:
+    assert read_options({**SERVERS, **options}, streaming=True).subscription == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "EARLIEST"}, Everywhere("startingOffsets", EARLIEST)),
+        ({"startingoffsets": '{"t": {"0": 5, "1": -2}}'}, AtOffsets("startingOffsets", {P0: 5, P1: EARLIEST})),
+        ({"startingTimestamp": " 12 "}, AtTimestamp("startingTimestamp", 12)),
+        (
+            {"startingOffsetsByTimestamp": '{"t": {"0": 5}}', "startingOffsets": "latest"},
+            AtTimestamps("startingOffsetsByTimestamp", {P0: 5}),
+        ),
+        (
+            {"startingTimestamp": "1", "startingOffsetsByTimestamp": '{"t": {"0": 5}}'},
+            AtTimestamp("startingTimestamp", 1),
+        ),
+    ],
+)
+def test_where_to_begin(options: dict[str, str], expected: Any) -> None:
+    assert _read(streaming=True, **options).start == expected
+
+
+def test_numbers_times_and_flags() -> None:
+    read = _read(
+        streaming=True,
+        maxOffsetsPerTrigger="100",
+        minOffsetsPerTrigger="10",
+        maxTriggerDelay="2h",
+        minPartitions="8",
+        maxRecordsPerPartition="1000",
+        failOnDataLoss="FALSE",
+        includeHeaders="true",
+        startingOffsetsByTimestampStrategy="latest",
+        groupIdPrefix="mine",
+        group="dashboard",
+        **{"kafka.isolation.level": "read_committed", "kafka.fetch.max.bytes": "5000", "kafka.request.timeout.ms": "7"},
+    )
+    assert (read.max_offsets, read.min_offsets, read.min_partitions, read.max_records) == (100, 10, 8, 1000)
+    assert read.max_delay_ms == 2 * 3600 * 1000
+    assert read.include_headers
+    assert read.latest_if_no_match
+    assert not read.fail_on_data_loss
+    assert read.fetch.isolation is Isolation.READ_COMMITTED
+    assert read.fetch.fetch_max_bytes == 5000
+    assert read.client.request_timeout_ms == 7
+    assert read.client.client_id == "mine"
+    assert read.group == "dashboard"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("5", 5), ("20ms", 20), ("3s", 3000), ("15m", 900_000), ("1h", 3_600_000), ("1 min", 60_000)]
+)
+def test_times_as_spark_writes_them(text: str, expected: int) -> None:
+    assert _read(maxTriggerDelay=text).max_delay_ms == expected
+
+
+def test_a_sinks_settings() -> None:
+    settings = {"topic": "t", "kafka.compression.type": "ZSTD", "kafka.acks": "1", "kafka.batch.size": "99"}
+    written = write_options({**SERVERS, **settings})
+    assert written.topic == "t"
+    assert written.producer.acks == 1
+    assert written.producer.batching.compression is Codec.ZSTD
+    assert written.producer.batching.batch_size == 99
+
+
+REFUSED: list[tuple[str, dict[str, str]]] = [
+    ("subscribe", {"subscribe": ", ,"}),
+    ("assign", {"assign": "{}"}),
+    ("startingOffsets", {"startingOffsets": "soon"}),
+    ("startingOffsets", {"startingOffsets": '{"t": {"0": "5"}}'}),
+    ("startingOffsets", {"startingOffsets": '{"t": {"zero": 5}}'}),
+    ("startingOffsets", {"startingOffsets": '{"t": {"0": -3}}'}),
+    ("startingOffsets", {"startingOffsets": '{"t": 5}'}),
+    ("startingOffsets", {"startingOffsets": "{}"}),
+    ("startingOffsets", {"startingOffsets": "{"}),
+    ("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": '{"t": {"0": -1}}'}),
+    ("startingTimestamp", {"startingTimestamp": "-5"}),
+    ("startingOffsetsByTimestampStrategy", {"startingOffsetsByTimestampStrategy": "guess"}),
+    ("maxOffsetsPerTrigger", {"maxOffsetsPerTrigger": "0"}),
+    ("minOffsetsPerTrigger", {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}),
+    ("maxTriggerDelay", {"maxTriggerDelay": "3 weeks"}),
+    ("minPartitions", {"minPartitions": "-1"}),
+    ("maxRecordsPerPartition", {"maxRecordsPerPartition": "many"}),
+    ("failOnDataLoss", {"failOnDataLoss": "no"}),
+    ("includeHeaders", {"includeHeaders": "1"}),
+    ("group", {"group": " "}),
+    ("kafka.isolation.level", {"kafka.isolation.level": "chaos"}),
+    ("kafka.fetch.max.bytes", {"kafka.fetch.max.bytes": "1MB"}),
+    ("kafka.bootstrap.servers", {"kafka.bootstrap.servers": "host:port"}),
+    ("kafka.security.protocol", {"kafka.security.protocol": "SASL_SSL"}),
+    ("kafka.auto.offset.reset", {"kafka.auto.offset.reset": "earliest"}),
+    ("kafka.enable.auto.commit", {"kafka.enable.auto.commit": "true"}),
+    ("kafka.key.deserializer", {"kafka.key.deserializer": "x"}),
+    ("kafka.value.deserializer", {"kafka.value.deserializer": "x"}),
+    ("kafka.interceptor.classes", {"kafka.interceptor.classes": "x"}),
+    ("failondatalos", {"failOnDataLos": "true"}),
+    ("maxoffsetpertrigger", {"maxOffsetPerTrigger": "5"}),
+]
+
+
+@pytest.mark.parametrize(("option", "options"), REFUSED)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_refused_by_name(option: str, options: dict[str, str], streaming: bool) -> None:
+    base = SERVERS if option in ("assign",) else BASE
+    with pytest.raises(OptionError) as refusal:
+        read_options({**base, **options}, streaming=streaming)
+    assert refusal.value.option == option
+    assert str(refusal.value).startswith(f"option '{option}': ")
+
+
+def test_one_of_three_says_what_is_read() -> None:
+    with pytest.raises(OptionError, match="one of subscribe, subscribePattern and assign"):
+        read_options(SERVERS, streaming=False)
+    with pytest.raises(OptionError, match="'subscribePattern': only one of"):
+        _read(subscribePattern="t.*")
+    with pytest.raises(OptionError, match="'subscribePattern': '\\(' is not a regular expression"):
+        read_options({**SERVERS, "subscribePattern": "("}, streaming=False)
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers.*must be given"):
+        read_options({"subscribe": "t"}, streaming=False)
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(option: str) -> None:
+    with pytest.raises(OptionError, match=f"'{option}': a streaming query has no end"):
+        _read(streaming=True, **{option: "latest"})
+
+
+@pytest.mark.parametrize(
+    ("option", "options"),
+    [
+        ("startingOffsets", {"startingOffsets": "latest"}),
+        ("startingOffsets", {"startingOffsets": '{"t": {"0": -1}}'}),
+        ("endingOffsets", {"endingOffsets": "earliest"}),
+        ("endingOffsets", {"endingOffsets": '{"t": {"0": -2}}'}),
+        ("endingOffsets", {"startingOffsets": '{"t": {"0": 5}}', "endingOffsets": '{"t": {"0": 4}}'}),
+        ("endingOffsets", {"startingOffsets": '{"t": {"0": 5}}', "endingOffsets": '{"t": {"1": 9}}'}),
+        (
+            "endingOffsetsByTimestamp",
+            {"startingOffsetsByTimestamp": '{"t": {"0": 5}}', "endingOffsetsByTimestamp": '{"t": {"0": 4}}'},
+        ),
+    ],
+)
+def test_what_a_batch_cannot_mean(option: str, options: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as refusal:
+        _read(**options)
+    assert refusal.value.option == option
+
+
+def test_options_of_others_are_let_be() -> None:
+    assert _read(path="x", checkpointLocation="y", **{"kafka.session.timeout.ms": "5", "kafka.group.id": "g"})
+
+
+def test_errors_cross_processes() -> None:
+    for failure in (OptionError("group", "it: is wrong"), DataLossError("t-0 is gone")):
+        assert str(pickle.loads(pickle.dumps(failure))) == str(failure)
