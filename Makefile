@@ -10,7 +10,7 @@ COMPILED_SOURCES := $(wildcard src/tidelog/records/*.py src/tidelog/records/*.px
 # What runs in one process shares the cores; a system test, which starts processes and measures time, has them alone.
 define pytest
 $(BIN)/python -m pytest -m "$(1)" --numprocesses 2 --dist worksteal tests/unit tests/property tests/sim
-$(BIN)/python -m pytest -m "$(1)" tests/system
+$(BIN)/python -m pytest -m "$(1)" tests/system tests/spark
 endef
 
 .DEFAULT_GOAL := help
@@ -52,7 +52,7 @@ conformance: setup peers ## Apache Kafka's own tools and brokers judge what we w
 bench: setup peers ## the speed tables, beside the peers
 	$(BIN)/python -m bench
 
-peers: setup ## Apache Kafka 3.9.1 and 4.1.0, kcat and franz-go
+peers: setup ## Apache Kafka 3.9.1 and 4.1.0, kcat, franz-go and Spark's Kafka connector
 	$(BIN)/python -m peers
 
 lock: setup ## pin anew what pyproject.toml asks for

@@ -2,11 +2,12 @@
 
 import sys
 
-from peers import fetch, franz, home, kcat
+from peers import fetch, franz, home, kcat, spark_connector
 
 try:
     fetch.fetch_all()
     kcat.fetch()
     franz.fetch()
+    spark_connector.fetch()
 except home.PeersMissingError as error:
     sys.exit(str(error))

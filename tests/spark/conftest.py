@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from peers import home, spark_connector
 from tests.processkit import BrokerProcess, broker_process
 from tests.sparkkit import Topics
 
@@ -37,6 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     )
+    with contextlib.suppress(home.PeersMissingError):  # only tests beside Spark's own connector need it
+        builder = builder.config("spark.jars", ",".join(map(str, spark_connector.jars())))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -21,7 +21,13 @@ from tidelog.spark.options import ReadOptions, read_options
 from tidelog.spark.reading import Decoder, RangeFetch
 from tidelog.spark.rows import arrow_schema, ddl
 from tidelog.types import TopicPartition
-from tidelog.wire.messages.fetch import AbortedTransaction
+from tidelog.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartitionData,
+)
 
 FETCH = 1
 P = TopicPartition("t", 3)
@@ -154,12 +160,31 @@ def test_what_is_behind_the_log_is_lost() -> None:
     simulate(story)
 
 
-def test_other_errors_are_no_loss() -> None:
+def test_a_topic_that_is_gone_is_lost() -> None:
     async def story(cluster: Cluster, fake: FakeCluster) -> None:
         _fill(fake, 3)
         fake.leaders.clear()
+        patient = {"kafkaConsumer.pollTimeoutMs": "600000"}
+        with pytest.raises(DataLossError, match="orders-0 is gone"):
+            await _fetch(cluster, 0, 6, **patient)
+        assert await _fetch(cluster, 0, 6, failOnDataLoss="false", **patient) == []
+
+    simulate(story)
+
+
+def test_other_errors_are_no_loss() -> None:
+    def refuse(request: FetchRequest) -> FetchResponse:
+        data = FetchResponsePartitionData(partition_index=0, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        topic = request.topics[0]
+        return FetchResponse(
+            responses=[FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[data])]
+        )
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        _fill(fake, 3)
+        fake.brokers[1].script[FETCH] = [refuse]
         with pytest.raises(BrokerError) as failure:
-            await _fetch(cluster, 0, 6, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "600000"})
-        assert failure.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await _fetch(cluster, 0, 6, failOnDataLoss="false")
+        assert failure.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     simulate(story)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_batches
-from tidelog.client.errors import BrokerError
+from tidelog.client.errors import BrokerError, UnknownTopicError
 from tidelog.client.fetch import Fetched, Fetcher
 from tidelog.client.offsets import EARLIEST, list_offsets
 from tidelog.errors import ErrorCode
@@ -58,16 +58,15 @@ class RangeFetch:
     async def next(self, cluster: Cluster) -> Fetched | None:
         """None at the end of the range. DataLossError if a part of it is gone, unless that is allowed."""
         while self._position < self._range.end:
-            if self._fetcher is None:
-                await cluster.topic(self._range.partition.topic)
-                position, until = {self._range.partition: self._position}, {self._range.partition: self._range.end}
-                self._fetcher = Fetcher(cluster, position, self._options.fetch, until=until)
             try:
                 async with asyncio.timeout(self._options.poll_timeout_ms / 1000):
-                    (fetched,) = await self._fetcher.next()
+                    (fetched,) = await (await self._begun(cluster)).next()
             except TimeoutError:
                 waited = f"{self._range.partition} gave nothing at offset {self._position}"
                 self._lost(f"{waited} in {self._options.poll_timeout_ms} ms, though it ended at {self._range.end}")
+                return None
+            except UnknownTopicError:
+                self._lost(f"{self._range.partition} is gone, and {self._position} was to be read next")
                 return None
             except BrokerError as failure:
                 if failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -79,6 +78,13 @@ class RangeFetch:
                 self.close()
             return fetched
         return None
+
+    async def _begun(self, cluster: Cluster) -> Fetcher:
+        if self._fetcher is None:
+            partition, _, end = self._range
+            await cluster.topic(partition.topic)
+            self._fetcher = Fetcher(cluster, {partition: self._position}, self._options.fetch, until={partition: end})
+        return self._fetcher
 
     async def _skip(self, cluster: Cluster) -> None:
         """What was to be read next lies before the log's start, or behind its end."""
