@@ -133,7 +133,8 @@ def test_progress_is_the_lag_of_a_group(topics: Topics, name: str, stream: Read,
     assert topics.lag(group) == lags
 
 
-def test_a_batch_that_failed_is_no_progress(topics: Topics, name: str, stream: Read, tmp_path: Path) -> None:
+def test_a_batch_that_failed_is_no_progress(topics: Topics, name: str, stream: Read, collected: Collected) -> None:
+    """Nor is it when it is run again, from the checkpoint, and fails again."""
     topics.create(name, 1)
     topics.fill(name, {0: 4})
 
@@ -142,11 +143,14 @@ def test_a_batch_that_failed_is_no_progress(topics: Topics, name: str, stream: R
         raise RuntimeError("the sink is broken")
 
     frame = stream(subscribe=name, startingOffsets="earliest", group=f"{name}-query")
-    writer = frame.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    with pytest.raises(Exception, match="the sink is broken"):
-        query.awaitTermination(DEADLINE_S)
-    assert topics.lag(f"{name}-query") == {TopicPartition(name, 0): 4}
+    for _ in range(2):
+        writer = frame.writeStream.foreachBatch(fail).option("checkpointLocation", collected.checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        with pytest.raises(Exception, match="the sink is broken"):
+            query.awaitTermination(DEADLINE_S)
+        assert topics.lag(f"{name}-query") == {TopicPartition(name, 0): 4}
+    assert collected.run(frame) == _all(0, 0, 4)
+    assert topics.lag(f"{name}-query") == {TopicPartition(name, 0): 0}
 
 
 def _failure(query: Any) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def session(app_name: str = "tidelog", master: str | None = None) -> SparkSession.Builder:
-    """A session builder with settings that suit one machine; `.getOrCreate()` starts it. See tidelog.spark.session."""
+    """A session builder with settings that suit one machine; `.getOrCreate()` starts the session."""
     from tidelog.spark.building import builder
 
     return builder(app_name, master)

@@ -10,8 +10,6 @@ from pyspark.sql import SparkSession
 _SETTINGS = {
     # Without it Spark refuses every batch read of a source that takes filters.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Rows go to a sink in Arrow batches of so many: at Spark's 10,000 the way there costs more than the rows.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL = {

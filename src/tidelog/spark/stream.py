@@ -41,7 +41,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one process beside the driver for as long as the query; copies of it read in tasks.
 
     Spark asks for the latest offset from where all is processed, so that call, besides `commit`, tells how far the
-    query is: `commit` alone never hears of the last micro-batch.
+    query is: `commit` alone never hears of the last micro-batch. It comes with the next trigger. So a query that is
+    stopped between two triggers, far apart, shows its last micro-batch in the group only when it runs again.
     """
 
     def __init__(self, options: ReadOptions) -> None:
