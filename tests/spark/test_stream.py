@@ -185,3 +185,20 @@ def test_a_deleted_topic_is_lost(topics: Topics, name: str, stream: Read, collec
     assert f"{other}-0 is gone" in failure
     assert "failOnDataLoss" in failure
     assert collected.run(stream(**pattern, failOnDataLoss="false"))[-1] == (0, 3)
+
+
+def test_a_topic_made_anew_is_lost(topics: Topics, name: str, stream: Read, collected: Collected) -> None:
+    options = {"subscribe": name, "startingOffsets": "earliest", "fetchOffset.numRetries": "1"}
+    topics.create(name, 1)
+    topics.fill(name, {0: 5})
+    assert len(collected.run(stream(**options))) == 5
+    topics.delete(name)
+    topics.create(name, 1)
+    topics.fill(name, {0: 2})
+    failure = _failure(collected.start(stream(**options), availableNow=True))
+    assert f"{name}-0 ends at offset 2, before 5" in failure
+    assert "failOnDataLoss" in failure
+    assert len(collected.run(stream(**options, failOnDataLoss="false"))) == 5
+    topics.fill(name, {0: 1}, start=2)
+    assert collected.run(stream(**options, failOnDataLoss="false"))[-1] == (0, 4)
+    assert collected.batches[max(collected.batches)] == [(0, 2)]

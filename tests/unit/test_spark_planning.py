@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -17,8 +18,10 @@ from tidelog.spark.planning import (
     assigned_partitions,
     batch_ranges,
     earliest_offsets,
+    latest_from,
     latest_offsets,
     starting_offsets,
+    until_target,
 )
 from tidelog.types import TopicPartition
 
@@ -81,5 +84,31 @@ def test_a_stream_goes_on_without_what_was_deleted() -> None:
         assert await latest_offsets(cluster, options) == {P0: 8, P1: 0}
         assert await earliest_offsets(cluster, [P1, TopicPartition("gone", 0)], options) == {P1: 0}
         assert await starting_offsets(cluster, _options(streaming=True)) == {P0: 8, P1: 0}
+
+    simulate(story)
+
+
+def test_an_end_before_what_was_read_is_asked_for_again() -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        options = _options(streaming=True)
+        loop = asyncio.get_running_loop()
+        fake.append(P0, bytes(values(5)))
+        loop.call_later(1.5, fake.append, P0, bytes(values(3)))
+        assert await latest_from(cluster, options, {P0: 8, P1: 0}) == {P0: 8, P1: 0}
+        begun = loop.time()
+        assert await latest_from(cluster, options, {P0: 9, P1: 0}) == {P0: 8, P1: 0}
+        assert 2 <= loop.time() - begun < 3
+
+    simulate(story)
+
+
+def test_available_now_never_goes_back_unless_the_log_did() -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        options = _options(streaming=True, **{"fetchOffset.numRetries": "1"})
+        fake.append(P0, bytes(values(8)))
+        target = {P0: 5, P1: 0}
+        assert await until_target(cluster, options, {P0: 2, P1: 0}, target) == target
+        assert await until_target(cluster, options, {P0: 7, P1: 0}, target) == {P0: 7, P1: 0}, "it began at a later end"
+        assert await until_target(cluster, options, {P0: 20, P1: 0}, target) == {P0: 8, P1: 0}, "the log was cut"
 
     simulate(story)

@@ -62,6 +62,8 @@ _UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _DEFAULT_DELAY_MS = 15 * 60_000
 _DEFAULT_POLL_MS = 120_000
+_DEFAULT_ATTEMPTS = 3
+_DEFAULT_INTERVAL_MS = 1000
 _MAX_LONG = 2**63 - 1
 
 
@@ -96,6 +98,9 @@ class ReadOptions(NamedTuple):
     group: str | None
     poll_timeout_ms: int
     """How long a task waits for records that were there when it was planned."""
+    offset_attempts: int
+    offset_interval_ms: int
+    """How often the ends of logs are asked for that lie before what was read already, and the rest in between."""
 
 
 class WriteOptions(NamedTuple):
@@ -157,7 +162,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_partitions=given.parsed("minPartitions", _positive, None),
         max_records=given.parsed("maxRecordsPerPartition", _positive, None),
         group=given.parsed("group", _not_empty, None),
-        poll_timeout_ms=given.parsed("kafkaConsumer.pollTimeoutMs", _positive, None) or _DEFAULT_POLL_MS,
+        poll_timeout_ms=given.parsed("kafkaConsumer.pollTimeoutMs", _positive, _DEFAULT_POLL_MS),
+        offset_attempts=given.parsed("fetchOffset.numRetries", _positive, _DEFAULT_ATTEMPTS),
+        offset_interval_ms=given.parsed("fetchOffset.retryIntervalMs", _positive, _DEFAULT_INTERVAL_MS),
     )
     if read.min_offsets is not None and read.max_offsets is not None and read.min_offsets > read.max_offsets:
         raise OptionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -87,6 +88,31 @@ async def latest_offsets(cluster: Cluster, options: ReadOptions) -> Offsets:
     except OptionError:
         partitions = await _remaining(cluster, options.subscription)
     return await _listed(cluster, dict.fromkeys(partitions, LATEST), options)
+
+
+async def latest_from(cluster: Cluster, options: ReadOptions, start: Offsets) -> Offsets:
+    """The same for a query that has read up to `start`.
+
+    An end before that may be an answer of the past, from a broker that has just begun to lead, so it is asked for
+    again; if it stays, the log was cut or made anew, and planning will tell of the loss.
+    """
+    found = await latest_offsets(cluster, options)
+    for _ in range(1, options.offset_attempts):
+        if all(end >= start.get(partition, 0) for partition, end in found.items()):
+            break
+        await asyncio.sleep(options.offset_interval_ms / 1000)
+        found = await latest_offsets(cluster, options)
+    return found
+
+
+async def until_target(cluster: Cluster, options: ReadOptions, start: Offsets, target: Offsets) -> Offsets:
+    """Where Trigger.AvailableNow ends: at its target, or at `start` if a query began behind that, at a later end."""
+    if all(end >= start.get(partition, 0) for partition, end in target.items()):
+        return target
+    now = await latest_from(cluster, options, start)
+    return {
+        partition: max(end, min(start.get(partition, 0), now.get(partition, 0))) for partition, end in target.items()
+    }
 
 
 async def _remaining(cluster: Cluster, subscription: Subscription) -> list[TopicPartition]:

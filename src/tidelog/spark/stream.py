@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -25,11 +25,13 @@ from tidelog.spark.errors import OptionError
 from tidelog.spark.limits import MinimumGate, available, check_losses, limited, split, stream_ranges
 from tidelog.spark.offsets import JsonOffsets, Offsets, from_json, to_json
 from tidelog.spark.options import ReadOptions
-from tidelog.spark.planning import earliest_offsets, latest_offsets, starting_offsets
+from tidelog.spark.planning import earliest_offsets, latest_from, latest_offsets, starting_offsets, until_target
 from tidelog.spark.source import RangePartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +91,9 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if max_offsets is None else limited(max_offsets, start, end)
 
     async def _available(self, cluster: Cluster, start: Offsets) -> Offsets:
-        """What there is; for Trigger.AvailableNow what there was, or what was read already if that is more."""
         if self._target is None:
-            return await latest_offsets(cluster, self._options)
-        return {partition: max(offset, start.get(partition, 0)) for partition, offset in self._target.items()}
+            return await latest_from(cluster, self._options, start)
+        return await until_target(cluster, self._options, start, self._target)
 
     def _gate_opens(self, offsets: int) -> bool:
         assert self._gate is not None
@@ -145,7 +146,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._connected.close()
             self._connected = None
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
         if self._connected is None:
             self._connected = Connected(self._options.addresses, self._options.client)
         return self._connected.run(work)
