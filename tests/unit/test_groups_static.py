@@ -275,3 +275,19 @@ def test_who_is_removed_while_it_waits_hears_of_it() -> None:
     syncing = syncing_group.sync(b, 2, instance_id="b")
     syncing_group.leave(("", "b"))
     assert syncing_group.error(syncing) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("rebalance_ms", [0, -1])
+def test_no_time_to_rebalance_is_little_time(rebalance_ms: int) -> None:
+    c = Coordinator()
+    tickets = [c.join(instance_id=name, rebalance_ms=rebalance_ms) for name in "ab"]
+    c.pass_ms(DELAY_MS)
+    a, b = (c.joined(ticket).member_id for ticket in tickets)
+    c.sync(a, 1, {}, instance_id="a")
+    c.sync(b, 1, instance_id="b")
+    c.leave(("", "b"))
+    c.now_ms += 5
+    c.carry_out(c.groups.expire(c.now_ms))
+    assert c.state() == "PreparingRebalance", "the other one is waited for until its session ends"
+    c.pass_ms(SESSION_MS)
+    assert c.state() == "Empty"

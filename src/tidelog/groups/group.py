@@ -113,7 +113,8 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        return max((member.terms.rebalance_timeout_ms for member in self.members.values()), default=0)
+        """The longest that a member asks for. Never nothing: who waits again would wait in vain, and for ever."""
+        return max(1, *(member.terms.rebalance_timeout_ms for member in self.members.values()))
 
     # Members
 
