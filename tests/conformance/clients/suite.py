@@ -7,6 +7,9 @@ from typing import NamedTuple
 import cases_admin
 import cases_cluster
 import cases_cluster_leaders
+import cases_groups
+import cases_groups_admin
+import cases_groups_members
 import cases_offsets
 import cases_records
 import cases_tools
@@ -17,6 +20,9 @@ from driver_confluent import Confluent
 from driver_kafka_python import KafkaPython
 from driver_kcat import Kcat
 from driver_shell import FranzGo, Java3, Java4, Tools3, Tools4
+from group_aiokafka import AioKafkaGroups
+from group_confluent import ConfluentGroups
+from group_kafka_python import KafkaPythonGroups
 
 
 class Section(NamedTuple):
@@ -30,8 +36,10 @@ class Section(NamedTuple):
 CASES = [*cases_records.TABLE.cases, *cases_offsets.TABLE.cases, *cases_admin.TABLE.cases]
 TOOL_CASES = cases_tools.TABLE.cases
 CLUSTER_CASES = [*cases_cluster.TABLE.cases, *cases_cluster_leaders.TABLE.cases]
+GROUP_CASES = [*cases_groups.TABLE.cases, *cases_groups_members.TABLE.cases, *cases_groups_admin.TABLE.cases]
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
+    Section("Members of consumer groups", (ConfluentGroups, KafkaPythonGroups, AioKafkaGroups), GROUP_CASES),
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
 )
