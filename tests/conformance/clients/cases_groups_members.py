@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
 from cases import Table
@@ -9,6 +10,7 @@ from cases_groups import parts_of, spread
 from driver import ClientError
 from group_driver import (
     COOPERATIVE,
+    HEARTBEAT_MS,
     INCONSISTENT_GROUP_PROTOCOL,
     RANGE,
     ROUND_ROBIN,
@@ -26,6 +28,7 @@ TABLE = Table(needs=GROUPS)
 _SECTION = "Rebalancing"
 _CRASH_DEADLINE_S = 25.0
 """The session timeout, and the time for the group to notice."""
+_MANY_HEARTBEATS_S = 5 * HEARTBEAT_MS / 1000
 
 
 def wait_until_shared(members: list[Member], parts: Parts, sizes: list[int]) -> None:
@@ -173,9 +176,11 @@ def cooperative_flow(scene: Scene[GroupDriver]) -> None:
         with ExitStack() as held, scene.client.join(joining) as joins:
             held.enter_context(slow.held())
             eventually(lambda: slow_client.describe_group(joining.group).state == "PreparingRebalance")
-            for round_number in range(1, 4):
-                scene.feed(topic, spread(12, 6, f"round-{round_number}"))
-                reads.wait_for_records(6 * round_number)
+            rounds, until = 0, time.monotonic() + _MANY_HEARTBEATS_S
+            while time.monotonic() < until:
+                rounds += 1
+                scene.feed(topic, spread(12, 6, f"round-{rounds}"))
+                reads.wait_for_records(6 * rounds)
             assert slow_client.describe_group(joining.group).state == "PreparingRebalance"
             assert {(record.topic, record.partition) for record in reads.read} == had
             assert len(reads.revoked) == revoked_before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -42,6 +42,11 @@ def _parts(partitions: Iterable[TopicPartition]) -> Parts:
     return frozenset((partition.topic, partition.partition) for partition in partitions)
 
 
+def _assignor(strategy: str) -> type[Any]:
+    """A class of its own for each member: the sticky one keeps in its class what the member was assigned."""
+    return type(strategy, (_ASSIGNORS[strategy],), {})
+
+
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -58,7 +63,7 @@ class _Polled(PolledConsumer):
     """Its event loop runs while it is called, and it is called all the time."""
 
     def __init__(self, bootstrap: str, joining: Joining, member: Member) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner()
         self._run(self._start(bootstrap, joining, member))
 
     async def _start(self, bootstrap: str, joining: Joining, member: Member) -> None:
@@ -68,7 +73,7 @@ class _Polled(PolledConsumer):
             group_instance_id=joining.instance_id,
             client_id="conformance",
             auto_offset_reset=joining.reset,
-            partition_assignment_strategy=[_ASSIGNORS[joining.strategy]],
+            partition_assignment_strategy=[_assignor(joining.strategy)],
             enable_auto_commit=joining.auto_commit,
             session_timeout_ms=joining.session_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
@@ -80,9 +85,9 @@ class _Polled(PolledConsumer):
         self._consumer.subscribe(joining.topics, pattern=joining.pattern, listener=_Listener(member))
         await self._consumer.start()
 
-    def _run(self, work: Awaitable[T]) -> T:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            return self._loop.run_until_complete(work)
+            return self._runner.run(work)
         except KafkaError as raised:
             raise failed(raised) from raised
 
@@ -115,7 +120,7 @@ class _Polled(PolledConsumer):
 
     def close(self) -> None:
         self._run(self._consumer.stop())
-        self._loop.close()
+        self._runner.close()
 
 
 class AioKafkaGroups(AioKafka, GroupDriver):

@@ -23,6 +23,7 @@ from driver_shell import FranzGo, Java3, Java4, Tools3, Tools4
 from group_aiokafka import AioKafkaGroups
 from group_confluent import ConfluentGroups
 from group_kafka_python import KafkaPythonGroups
+from group_kcat import KcatGroups
 
 
 class Section(NamedTuple):
@@ -39,7 +40,9 @@ CLUSTER_CASES = [*cases_cluster.TABLE.cases, *cases_cluster_leaders.TABLE.cases]
 GROUP_CASES = [*cases_groups.TABLE.cases, *cases_groups_members.TABLE.cases, *cases_groups_admin.TABLE.cases]
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
-    Section("Members of consumer groups", (ConfluentGroups, KafkaPythonGroups, AioKafkaGroups), GROUP_CASES),
+    Section(
+        "Members of consumer groups", (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups), GROUP_CASES
+    ),
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
 )
