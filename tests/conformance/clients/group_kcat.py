@@ -12,14 +12,24 @@ from typing import IO, Any, ClassVar
 import cases_groups_admin
 from driver import DEADLINE_S, ClientError, Record
 from driver_kcat import Kcat
-from group_driver import HEARTBEAT_MS, METADATA_MAX_AGE_MS, Doomed, GroupDriver, Joining, Member, Parts
+from group_driver import (
+    HEARTBEAT_MS,
+    INCONSISTENT_GROUP_PROTOCOL,
+    METADATA_MAX_AGE_MS,
+    Doomed,
+    GroupDriver,
+    Joining,
+    Member,
+    Parts,
+)
 
 from peers import kcat
 from peers.shell import die_with_parent
 
 _FORMAT = "%t %p %o %s\\n"
-_REBALANCED = re.compile(r"% Group \S+ rebalanced.*?: (\w+): (.*)")
+_REBALANCED = re.compile(r"% Group \S+ rebalanced.*?\W(assign|revoke)")
 _PLACE = re.compile(r"(\S+) \[(\d+)\]")
+_CODES = {"Inconsistent group protocol": INCONSISTENT_GROUP_PROTOCOL}
 _NO_CALL = "kcat reads; it has no other calls"
 
 
@@ -47,14 +57,14 @@ class KcatMember(Member):
 
     def _told(self, line: str) -> None:
         if line.startswith("% ERROR"):
-            self.error = ClientError(-1, line)
+            self.error = ClientError(next((code for text, code in _CODES.items() if text in line), -1), line)
         found = _REBALANCED.search(line)
         if found is None:
             return
-        places = frozenset((topic, int(number)) for topic, number in _PLACE.findall(found[2].replace(", ", "\n")))
-        if found[1] == "assigned":
+        places = frozenset((topic, int(number)) for topic, number in _PLACE.findall(line))
+        if found[1] == "assign":
             self._share = self._share | places
-        else:
+        elif places:
             self.revoked.append(places)
             self._share = self._share - places
 

@@ -10,10 +10,12 @@ import cases_cluster_leaders
 import cases_groups
 import cases_groups_admin
 import cases_groups_members
+import cases_groups_mixed
 import cases_offsets
 import cases_records
 import cases_tools
 from cases import Case
+from cases_groups_mixed import Together
 from driver import Driver
 from driver_aiokafka import AioKafka
 from driver_confluent import Confluent
@@ -22,6 +24,7 @@ from driver_kcat import Kcat
 from driver_shell import FranzGo, Java3, Java4, Tools3, Tools4
 from group_aiokafka import AioKafkaGroups
 from group_confluent import ConfluentGroups
+from group_java import JavaGroups
 from group_kafka_python import KafkaPythonGroups
 from group_kcat import KcatGroups
 
@@ -38,11 +41,15 @@ CASES = [*cases_records.TABLE.cases, *cases_offsets.TABLE.cases, *cases_admin.TA
 TOOL_CASES = cases_tools.TABLE.cases
 CLUSTER_CASES = [*cases_cluster.TABLE.cases, *cases_cluster_leaders.TABLE.cases]
 GROUP_CASES = [*cases_groups.TABLE.cases, *cases_groups_members.TABLE.cases, *cases_groups_admin.TABLE.cases]
+MIXED_CASES = cases_groups_mixed.TABLE.cases
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
     Section(
-        "Members of consumer groups", (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups), GROUP_CASES
+        "Members of consumer groups",
+        (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, JavaGroups),
+        GROUP_CASES,
     ),
+    Section("Consumer groups of several clients", (Together,), MIXED_CASES),
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
 )
