@@ -9,8 +9,10 @@ import cases_cluster
 import cases_cluster_leaders
 import cases_groups
 import cases_groups_admin
+import cases_groups_consumers
 import cases_groups_members
 import cases_groups_mixed
+import cases_groups_tools
 import cases_offsets
 import cases_records
 import cases_tools
@@ -42,6 +44,7 @@ TOOL_CASES = cases_tools.TABLE.cases
 CLUSTER_CASES = [*cases_cluster.TABLE.cases, *cases_cluster_leaders.TABLE.cases]
 GROUP_CASES = [*cases_groups.TABLE.cases, *cases_groups_members.TABLE.cases, *cases_groups_admin.TABLE.cases]
 MIXED_CASES = cases_groups_mixed.TABLE.cases
+GROUP_TOOL_CASES = [*cases_groups_tools.TABLE.cases, *cases_groups_consumers.TABLE.cases]
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
     Section(
@@ -51,5 +54,6 @@ COLUMNS = (
     ),
     Section("Consumer groups of several clients", (Together,), MIXED_CASES),
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
+    Section("Kafka's command line tools and groups", (Tools3, Tools4), GROUP_TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
 )
