@@ -9,7 +9,6 @@ from group_driver import (
     GROUP_ID_NOT_FOUND,
     GROUP_SUBSCRIBED_TO_TOPIC,
     NON_EMPTY_GROUP,
-    RANGE,
     UNKNOWN_MEMBER_ID,
     GroupDriver,
     Joining,
@@ -47,7 +46,8 @@ def describe_group(scene: Scene[GroupDriver]) -> None:
     with scene.client.join(Joining(group, (topic,))) as one, scene.client.join(Joining(group, (topic,))) as two:
         eventually(lambda: sorted([len(one.share()), len(two.share())]) == [1, 2])
         found = scene.client.describe_group(group)
-        assert (found.state, found.protocol_type, found.protocol) == ("Stable", "consumer", RANGE)
+        expected = ("Stable", "consumer", scene.client.usual_protocol)
+        assert (found.state, found.protocol_type, found.protocol) == expected
         assert {member.parts for member in found.members} == {one.share(), two.share()}
         assert {member.client_id for member in found.members} <= {"conformance", "rdkafka"}
         assert {member.host.removeprefix("/") for member in found.members} == {"127.0.0.1"}

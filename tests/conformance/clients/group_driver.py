@@ -159,6 +159,8 @@ class GroupDriver(Driver):
 
     least_poll_interval_ms = 2000
     """The smallest max.poll.interval.ms that it takes."""
+    usual_protocol = RANGE
+    """What a group of it uses if the case does not say."""
 
     def join(self, joining: Joining) -> Member:
         """Starts a member; it need not have joined when this returns."""

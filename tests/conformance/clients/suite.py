@@ -13,6 +13,7 @@ import cases_groups_consumers
 import cases_groups_members
 import cases_groups_mixed
 import cases_groups_tools
+import cases_kafkajs
 import cases_offsets
 import cases_records
 import cases_tools
@@ -28,6 +29,7 @@ from group_aiokafka import AioKafkaGroups
 from group_confluent import ConfluentGroups
 from group_java import JavaGroups
 from group_kafka_python import KafkaPythonGroups
+from group_kafkajs import KafkaJs, KafkaJsAlone
 from group_kcat import KcatGroups
 
 
@@ -45,13 +47,16 @@ CLUSTER_CASES = [*cases_cluster.TABLE.cases, *cases_cluster_leaders.TABLE.cases]
 GROUP_CASES = [*cases_groups.TABLE.cases, *cases_groups_members.TABLE.cases, *cases_groups_admin.TABLE.cases]
 MIXED_CASES = cases_groups_mixed.TABLE.cases
 GROUP_TOOL_CASES = [*cases_groups_tools.TABLE.cases, *cases_groups_consumers.TABLE.cases]
+KAFKAJS_CASES = cases_kafkajs.TABLE.cases
+_MEMBERS = (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, KafkaJs, JavaGroups)
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
     Section(
         "Members of consumer groups",
-        (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, JavaGroups),
+        _MEMBERS,
         GROUP_CASES,
     ),
+    Section("What only kafkajs is asked", (KafkaJsAlone,), KAFKAJS_CASES),
     Section("Consumer groups of several clients", (Together,), MIXED_CASES),
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
     Section("Kafka's command line tools and groups", (Tools3, Tools4), GROUP_TOOL_CASES),
