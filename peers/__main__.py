@@ -2,11 +2,12 @@
 
 import sys
 
-from peers import fetch, franz, home, kcat
+from peers import fetch, franz, home, kafkajs, kcat
 
 try:
     fetch.fetch_all()
     kcat.fetch()
     franz.fetch()
+    kafkajs.fetch()
 except home.PeersMissingError as error:
     sys.exit(str(error))

@@ -7,16 +7,30 @@ from typing import NamedTuple
 import cases_admin
 import cases_cluster
 import cases_cluster_leaders
+import cases_groups
+import cases_groups_admin
+import cases_groups_consumers
+import cases_groups_members
+import cases_groups_mixed
+import cases_groups_tools
+import cases_kafkajs
 import cases_offsets
 import cases_records
 import cases_tools
 from cases import Case
+from cases_groups_mixed import Together
 from driver import Driver
 from driver_aiokafka import AioKafka
 from driver_confluent import Confluent
 from driver_kafka_python import KafkaPython
 from driver_kcat import Kcat
 from driver_shell import FranzGo, Java3, Java4, Tools3, Tools4
+from group_aiokafka import AioKafkaGroups
+from group_confluent import ConfluentGroups
+from group_java import JavaGroups
+from group_kafka_python import KafkaPythonGroups
+from group_kafkajs import KafkaJs, KafkaJsAlone
+from group_kcat import KcatGroups
 
 
 class Section(NamedTuple):
@@ -30,8 +44,21 @@ class Section(NamedTuple):
 CASES = [*cases_records.TABLE.cases, *cases_offsets.TABLE.cases, *cases_admin.TABLE.cases]
 TOOL_CASES = cases_tools.TABLE.cases
 CLUSTER_CASES = [*cases_cluster.TABLE.cases, *cases_cluster_leaders.TABLE.cases]
+GROUP_CASES = [*cases_groups.TABLE.cases, *cases_groups_members.TABLE.cases, *cases_groups_admin.TABLE.cases]
+MIXED_CASES = cases_groups_mixed.TABLE.cases
+GROUP_TOOL_CASES = [*cases_groups_tools.TABLE.cases, *cases_groups_consumers.TABLE.cases]
+KAFKAJS_CASES = cases_kafkajs.TABLE.cases
+_MEMBERS = (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, KafkaJs, JavaGroups)
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
+    Section(
+        "Members of consumer groups",
+        _MEMBERS,
+        GROUP_CASES,
+    ),
+    Section("What only kafkajs is asked", (KafkaJsAlone,), KAFKAJS_CASES),
+    Section("Consumer groups of several clients", (Together,), MIXED_CASES),
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
+    Section("Kafka's command line tools and groups", (Tools3, Tools4), GROUP_TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
 )
