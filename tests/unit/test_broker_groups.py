@@ -293,6 +293,10 @@ def test_groups_are_listed_described_and_deleted() -> None:
             ("g", "Stable", "classic"),
             ("other", "Empty", "classic"),
         ]
+        shown = kit.broker.metrics.text()
+        prefix = "kafka_coordinator_group_group_metadata_manager_num_groups"
+        for name, count in (("", 2), ("_stable", 1), ("_empty", 1), ("_preparing_rebalance", 0)):
+            assert f"{prefix}{name} {count}" in shown
         filtered = (await kit.call(ListGroupsRequest(states_filter=["Empty"]), 5)).groups
         assert [one.group_id for one in filtered] == ["other"]
         described = (await kit.call(DescribeGroupsRequest(groups=[GROUP, "nobody"]), 6)).groups

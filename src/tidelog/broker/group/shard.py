@@ -95,7 +95,8 @@ class GroupShard:
         self.is_active = True
         self.perform(self.groups.loaded(self._now_ms()))
         took_ms = self._now_ms() - started_ms
-        _log.info("%s is loaded: %d records in %d ms", partition.name, count, took_ms)
+        level = logging.INFO if count else logging.DEBUG
+        _log.log(level, "%s is loaded: %d records in %d ms", partition.name, count, took_ms)
 
     async def _replay(self, offset: Offset, end: Offset) -> int:
         log, count = self._partition.log, 0
