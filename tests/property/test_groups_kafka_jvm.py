@@ -11,6 +11,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -337,10 +338,10 @@ class Twins:
 def test_kafka_answers_the_same(kafka: KraftBroker, seed: int) -> None:
     twins = Twins(kafka, seed)
     try:
-        for _ in range(STEPS):
-            twins.step()
-            twins.describe()
-    except LeadersDifferError:
-        assert len(twins.compared) > 5
+        with suppress(LeadersDifferError):
+            for _ in range(STEPS):
+                twins.step()
+                twins.describe()
     finally:
         twins.close()
+    assert twins.compared

@@ -243,6 +243,18 @@ def test_a_pending_id_that_leaves_disturbs_nobody() -> None:
     assert c.state() == "Stable"
 
 
+def test_the_last_member_goes_while_a_new_one_has_only_its_id() -> None:
+    c = Coordinator()
+    (leader,) = c.stable()
+    c.pass_ms(SESSION_MS - 1)
+    new = c.answers[c.join()].member_id
+    c.pass_ms(1)
+    assert c.state() == "PreparingRebalance"
+    ticket = c.join(new)
+    assert c.joined(ticket).leader == new
+    assert c.heartbeat(leader, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_the_last_one_to_leave_is_answered_when_that_is_stored() -> None:
     c = Coordinator()
     (leader,) = c.stable()
