@@ -31,8 +31,8 @@ from tidelog.wire.messages.groups import (
     DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    HeartbeatRequest,
     JoinGroupResponse,
-    ListGroupsRequest,
 )
 from tidelog.wire.messages.metadata import FindCoordinatorRequest
 from tidelog.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -69,7 +69,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
         while ask(broker, find, 4).coordinators[0].error_code:
             assert monotonic() < end_s, "the coordinator does not come up"
             select.select([], [], [], 0.1)
-        while ask(broker, ListGroupsRequest(), 5).error_code:
+        stranger = HeartbeatRequest(group_id="x", member_id="stranger")
+        while ask(broker, stranger, 4).error_code != ErrorCode.UNKNOWN_MEMBER_ID:
             assert monotonic() < end_s, "the coordinator does not come up"
             select.select([], [], [], 0.1)
         yield broker
