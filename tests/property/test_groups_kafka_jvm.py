@@ -11,6 +11,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -30,8 +31,8 @@ from tidelog.wire.messages.groups import (
     DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    HeartbeatRequest,
     JoinGroupResponse,
-    ListGroupsRequest,
 )
 from tidelog.wire.messages.metadata import FindCoordinatorRequest
 from tidelog.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -68,7 +69,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftBroker]:
         while ask(broker, find, 4).coordinators[0].error_code:
             assert monotonic() < end_s, "the coordinator does not come up"
             select.select([], [], [], 0.1)
-        while ask(broker, ListGroupsRequest(), 5).error_code:
+        stranger = HeartbeatRequest(group_id="x", member_id="stranger")
+        while ask(broker, stranger, 4).error_code != ErrorCode.UNKNOWN_MEMBER_ID:
             assert monotonic() < end_s, "the coordinator does not come up"
             select.select([], [], [], 0.1)
         yield broker
@@ -337,10 +339,10 @@ class Twins:
 def test_kafka_answers_the_same(kafka: KraftBroker, seed: int) -> None:
     twins = Twins(kafka, seed)
     try:
-        for _ in range(STEPS):
-            twins.step()
-            twins.describe()
-    except LeadersDifferError:
-        assert len(twins.compared) > 5
+        with suppress(LeadersDifferError):
+            for _ in range(STEPS):
+                twins.step()
+                twins.describe()
     finally:
         twins.close()
+    assert twins.compared

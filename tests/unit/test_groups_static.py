@@ -127,6 +127,22 @@ def test_who_comes_back_twice_in_vain_is_who_it_was() -> None:
     assert c.heartbeat(old, 1, instance_id="b") == ErrorCode.NONE
 
 
+def test_an_id_may_be_stored_with_that_of_another_member() -> None:
+    c = Coordinator()
+    a, _ = static_group(c)
+    c.hold = True
+    first, second = c.join(instance_id="a"), c.join(instance_id="b")
+    c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert c.error(first) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    c.settle()
+    assert c.joined(second).member_id == "b-0004"
+    for _ in range(2):
+        assert c.heartbeat(a, 1, instance_id="a") == ErrorCode.FENCED_INSTANCE_ID
+        assert c.heartbeat("a-0003", 1, instance_id="a") == ErrorCode.NONE
+        assert c.heartbeat("b-0004", 1, instance_id="b") == ErrorCode.NONE
+        c.fail_over()
+
+
 def test_a_rebalance_takes_over_who_comes_back() -> None:
     c = Coordinator()
     a, _ = static_group(c)

@@ -11,10 +11,10 @@ from tidelog.groups.commits import Commit
 from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Turn
 from tidelog.groups.group import Group
-from tidelog.groups.joining import Join, join
+from tidelog.groups.joining import join
 from tidelog.groups.leaving import leave
 from tidelog.groups.listing import described, listed
-from tidelog.groups.member import Client
+from tidelog.groups.member import Client, Join
 from tidelog.groups.rebalance import (
     begin,
     join_time_over,
