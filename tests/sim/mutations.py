@@ -187,10 +187,6 @@ def keep_epochs_at_truncation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderEpochCache, "truncate_from_end", lambda self, offset: False)
 
 
-def forget_epochs_at_truncation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LeaderEpochCache, "truncate_from_end", lambda self, offset: self.clear())
-
-
 def empty_terms_not_recorded(patch: pytest.MonkeyPatch) -> None:
     """A term is known by its first record only (edge case 3)."""
     patch.setattr(Log, "begin_epoch", lambda self, epoch: None)
@@ -220,14 +216,6 @@ def no_epoch_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tidelog.controller.isr.judge", lambda *facts: ErrorCode.NONE)
 
 
-def no_broker_epochs(patch: pytest.MonkeyPatch) -> None:
-    """Whichever life of a broker has fetched, the present one may join (edge case 8)."""
-    patch.setattr(
-        "tidelog.controller.isr._is_eligible",
-        lambda image, partition, leader, member, epoch: image.is_online(partition, member),
-    )
-
-
 def bounced_stays_in_the_isr(patch: pytest.MonkeyPatch) -> None:
     """A broker in a new life is taken for as good as in its last (edge case 9)."""
     patch.setattr(Turn, "has_bounced", lambda self, state, broker: False)
@@ -250,6 +238,9 @@ CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
     empty_terms_not_recorded: (19, None),
     no_matched_epoch: (26, ReplicasAgree),
     no_epoch_fencing: (5, None),
+    keep_epochs_at_truncation: (10, None),
+    forget_hw_with_each_isr: (43, HighWatermarkNeverFalls),
+    hw_without_the_pending: (8, InSyncHasAllCommitted),
     follower_hw_uncapped: (0, HighWatermarkWithinLog),
     join_at_once: (4, ConsumedNeverDisappears),
     join_at_hw: (37, InSyncHasAllCommitted),
