@@ -22,7 +22,7 @@ def spread(count: int, partitions: int, prefix: str = "value") -> list[Record]:
     return [Record(None, f"{prefix}-{i}".encode(), partition=i % partitions) for i in range(count)]
 
 
-def _values(records: list[Record]) -> list[bytes | None]:
+def _values(records: list[Record]) -> list[bytes]:
     return sorted(record.value or b"" for record in records)
 
 

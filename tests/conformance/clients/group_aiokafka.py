@@ -113,6 +113,10 @@ class _Polled(PolledConsumer):
         return int(self._run(self._consumer.position(TopicPartition(*part))))
 
     def pause(self, part: Part) -> None:
+        self._run(self._pause(part))
+
+    async def _pause(self, part: Part) -> None:
+        """No coroutine of aiokafka's, but it wants to be called in one."""
         self._consumer.pause(TopicPartition(*part))
 
     def resume(self, part: Part) -> None:

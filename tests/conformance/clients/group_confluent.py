@@ -174,7 +174,8 @@ _STATES = {
 
 
 def _checked(answer: ConsumerGroupTopicPartitions) -> list[TopicPartition]:
-    for place in answer.topic_partitions:
+    places = list(answer.topic_partitions or ())
+    for place in places:
         if place.error is not None:
             raise ClientError(place.error.code(), str(place.error))
-    return list(answer.topic_partitions)
+    return places

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import cases_groups_admin
 from driver import DEADLINE_S, Record
 from group_driver import (
     COOPERATIVE,
@@ -22,7 +21,6 @@ from group_driver import (
     RANGE,
     ROUND_ROBIN,
     STICKY,
-    Doomed,
     GroupDriver,
     Joining,
     Member,
@@ -41,7 +39,6 @@ _ASSIGNORS = {
     STICKY: "org.apache.kafka.clients.consumer.StickyAssignor",
     COOPERATIVE: "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
-_NO_CALL = "kafka-verifiable-consumer reads one topic and commits what it read; it has no other calls"
 
 
 def _settings(joining: Joining) -> dict[str, Any]:
@@ -150,67 +147,26 @@ class VerifiableMember(_JavaMember):
         return self._share
 
     def commit(self, offsets: Offsets | None = None) -> None:
-        assert offsets is None, _NO_CALL
+        assert offsets is None, "it has no call for exact offsets"
         read = {(record.topic, record.partition): record.offset + 1 for record in list(self.read)}
         self.wait_for(lambda: read.items() <= self._committed.items(), "commits what it read")
-
-    def committed(self, part: Part) -> int | None:
-        return self._committed.get(part)
 
     def end(self) -> None:
         super().end()
         self._file.unlink(missing_ok=True)
 
 
-class _Doomed(Doomed):
-    def __init__(self, member: VerifiableMember) -> None:
-        self._member = member
-
-    def wait_for_share(self) -> None:
-        self._member.wait_for(lambda: bool(self._member.share()), "wants any partition")
-
-    def crash(self) -> None:
-        self._member.process.kill()
-        self._member.end()
-
-
 class JavaGroups(GroupDriver):
+    """It reads one topic and commits what it read, and each member takes seconds to start: it plays a few cases."""
+
     name: ClassVar[str] = "Java 4.1"
-    lacks: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(
-            (
-                "group-consume",
-                "commit-sync",
-                "commit-async",
-                "commit-exact",
-                "position",
-                "resume-from-committed",
-                "auto-commit",
-                "reset-to-latest",
-                "reset-is-refused",
-                "reset-of-lost-offset",
-                "pause-and-resume",
-                "regex-subscription",
-                "member-does-not-poll",
-                "range-strategy",
-                "roundrobin-strategy",
-                "sticky-strategy",
-                "cooperative-strategy",
-                "inconsistent-assignors",
-            ),
-            _NO_CALL,
-        ),
-        **{case.id: _NO_CALL for case in cases_groups_admin.TABLE.cases},
-    }
+    lacks: ClassVar[Mapping[str, str]] = {}
 
     def version(self) -> str:
         return home.KAFKA_KRAFT
 
     def join(self, joining: Joining) -> Member:
         return VerifiableMember(home.KAFKA_KRAFT, self.bootstrap, joining)
-
-    def doomed(self, joining: Joining) -> Doomed:
-        return _Doomed(VerifiableMember(home.KAFKA_KRAFT, self.bootstrap, joining))
 
 
 def _parts(event: Mapping[str, Any]) -> Parts:

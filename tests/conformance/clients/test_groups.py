@@ -11,11 +11,16 @@ from group_java import JavaGroups
 from group_kafka_python import KafkaPythonGroups
 from group_kcat import KcatGroups
 from scene import Scene
-from suite import GROUP_CASES, MIXED_CASES
+from suite import GROUP_CASES, JAVA_GROUP_CASES, MIXED_CASES
 
 
-@played_by(GROUP_CASES, KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, JavaGroups)
+@played_by(GROUP_CASES, KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups)
 def test_groups(case: Case, scene: Scene[GroupDriver]) -> None:
+    case.play(scene)
+
+
+@played_by(JAVA_GROUP_CASES, JavaGroups)
+def test_java_groups(case: Case, scene: Scene[GroupDriver]) -> None:
     case.play(scene)
 
 
