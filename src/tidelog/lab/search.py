@@ -8,12 +8,14 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from tidelog.lab import group_workload
 from tidelog.lab.broker import eventually
 from tidelog.lab.chance import stream
 from tidelog.lab.checkers import ALL_RULES, BrokenRuleError, Rule, Witness
 from tidelog.lab.clock import SimClock
 from tidelog.lab.cluster import TOPIC, LabCluster, brokers_of, store_of
 from tidelog.lab.faults import ENDS, POWER, TROUBLE
+from tidelog.lab.group_workload import GroupLedger, GroupMember
 from tidelog.lab.saboteur import Saboteur
 from tidelog.lab.trace import Trace
 from tidelog.lab.workload import Reader, Writer, careless_writes, come_and_go, move_about, stray_reads
@@ -47,6 +49,8 @@ class Plan(NamedTuple):
     """Others come and go."""
     moves: bool = False
     """Partitions are reassigned."""
+    members: int = 0
+    """Of a consumer group that commits offsets."""
     segment_bytes: int = 3000
     longest_rest_s: float = 0.2
     """Between what a writer sends: the longer, the more goes wrong meanwhile."""
@@ -67,6 +71,7 @@ def plan_of(seed: int) -> Plan:
         moves=chance.random() < 0.3,
         segment_bytes=chance.choice([1000, 3000, 100_000]),
         longest_rest_s=chance.choice([0.2, 1.0, 3.0]),
+        members=stream(seed, "members").choice([0, 0, 0, 2]),
     )
 
 
@@ -115,7 +120,8 @@ class _Run:
         self._world = world
         self._plan = plan
         store = store_of(world)
-        brokers = brokers_of(world, store, plan.brokers, log_segment_bytes=str(plan.segment_bytes))
+        settings = group_workload.SETTINGS if plan.members else {}
+        brokers = brokers_of(world, store, plan.brokers, log_segment_bytes=str(plan.segment_bytes), **settings)
         self._cluster = LabCluster(world, store, brokers)
         self._witness = Witness(self._cluster, rules)
         self._indexes = range(plan.partitions)
@@ -126,6 +132,8 @@ class _Run:
         self._readers = [
             Reader(self._cluster, self._witness, f"r{number}", self._indexes) for number in range(plan.readers)
         ]
+        self._ledger = GroupLedger()
+        self._members = [GroupMember(self._cluster, self._ledger, f"m{number}") for number in range(plan.members)]
         for name in [*(reader.name for reader in self._readers), "client", *_NOISE]:
             world.host(name)
         self._over = asyncio.Event()
@@ -139,6 +147,8 @@ class _Run:
         witness = self._beside(self._witness.run())
         for reader in self._readers:
             self._on(reader.name, reader.run())
+        for member in self._members:
+            self._on(member.name, member.run())
         if self._plan.careless:
             self._on("careless", careless_writes(self._cluster, self._indexes, self._chance("careless")))
         if self._plan.strays:
@@ -191,7 +201,11 @@ class _Run:
         return working
 
     def _saboteurs(self) -> list[Saboteur]:
-        clients = [*(one.name for one in self._writers), *(one.name for one in self._readers)]
+        clients = [
+            *(one.name for one in self._writers),
+            *(one.name for one in self._readers),
+            *(one.name for one in self._members),
+        ]
         return [
             Saboteur(self._cluster, self._indexes, known, self._chance(f"saboteur {number}"), clients)
             for number, known in enumerate(self._plan.saboteurs)
@@ -210,4 +224,6 @@ class _Run:
             for reader in self._readers:
                 what = f"{reader.name} has read {partition} up to {end}"
                 await eventually(partial(reader.has_read, partition, end), _SETTLED_S, what)
+        if self._members:
+            await group_workload.settled(self._ledger, self._indexes)
         self._witness.settled(logs)
