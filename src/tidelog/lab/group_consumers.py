@@ -93,6 +93,7 @@ class Consumer:
         self.is_dead = False
         self._host = host
         self._process: Context | None = None
+        self._requests: list[asyncio.Task[None]] = []
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -120,7 +121,7 @@ class Consumer:
             with contextlib.suppress(TidelogError):
                 await request
 
-        asyncio.get_running_loop().create_task(do(), context=self._process)
+        self._requests.append(asyncio.get_running_loop().create_task(do(), context=self._process))
 
     async def _connect(self) -> Cluster:
         """Member ids begin with the name of the client, and shares are dealt out in their order."""

@@ -12,6 +12,7 @@ Messages between consumers and the broker take 10 ms, so every state in between 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeVar
 
 from tidelog.client.consumer_protocol import decode_assignment
@@ -78,7 +79,7 @@ class GroupStage(Scene):
         readers = []
         for name in names:
             readers.append(self.reader(name))
-            await self.until(lambda: self.is_member(name))  # noqa: B023
+            await self.until(partial(self.is_member, name))
         await self.until(lambda: self.is_settled and all(self.row(name).heartbeat == "ok" for name in names))
         return readers
 
