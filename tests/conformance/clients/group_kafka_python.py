@@ -170,7 +170,7 @@ class KafkaPythonGroups(KafkaPython, GroupDriver):
 
 def _check(answer: Any) -> None:
     """It answers with the class of an error, or with its name."""
-    error = answer if isinstance(answer, type) else getattr(errors, answer, errors.NoError)
+    error: Any = getattr(errors, answer, errors.NoError) if isinstance(answer, str) else answer
     if error.errno:
         raise ClientError(error.errno, str(answer))
 
