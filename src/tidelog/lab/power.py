@@ -44,12 +44,15 @@ class PowerLosses(Storms):
         await self._start_again(number, 2.0)
         if is_cut:
             self._network.cut(*ends)
+            # Healed whatever comes of the rest: nobody leaves or joins an ISR whose leader cannot ask the controller.
+            await asyncio.gather(self._lose_power_soon(number), self._heal_later(ends))
+        else:
+            await self._lose_power_soon(number)
+
+    async def _lose_power_soon(self, number: int) -> None:
         await self._pause(1.5, 0)
         await self._until_it_may(number)
-        if is_cut:
-            await asyncio.gather(self._without_power(number), self._heal_later(ends))
-        else:
-            await self._without_power(number)
+        await self._without_power(number)
 
     async def _heal_later(self, ends: tuple[str, str]) -> None:
         await self._pause(7, 0)
