@@ -35,6 +35,7 @@ class PowerLosses(Storms):
 
     async def lose_power_as_newcomer(self, number: int) -> None:
         """It was away, comes back, and loses power while it catches up; its leader may not reach the controller."""
+        await self._until_it_may(number)  # the last in sync would stay in the ISR, and be waited for
         self._cluster[number].kill()
         for index in self._partitions:
             await eventually(partial(self._is_out, number, index), SETTLED_S, f"b{number} has left the ISR of {index}")
