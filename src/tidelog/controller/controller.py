@@ -166,7 +166,7 @@ class Controller:
         self._turn.settle(self.image.standing())
 
     def _leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> None:
-        """KAFKA_STORAGE_ERROR says that the replica's log directory failed; no error, that the replica is there again."""
+        """KAFKA_STORAGE_ERROR says that the replica's log directory failed; no error, that it is there again."""
         if not self._is_current(event.broker, event.broker_epoch):
             return
         names = {topic.topic_id: topic.name for topic in self.image.topics.values()}
