@@ -30,10 +30,13 @@ def call(connection: socket.socket, request: Message, version: int) -> Message:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    data = connection.recv(size, socket.MSG_WAITALL)
-    if len(data) < size:
-        raise ConnectionResetError("the broker closed the connection")
-    return data
+    data = bytearray()
+    while len(data) < size:  # a socket with a timeout gives what is there, whatever it was told to wait for
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise ConnectionResetError("the broker closed the connection")
+        data += piece
+    return bytes(data)
 
 
 def until(condition: Callable[[], bool], what: str, *, deadline_s: float, poll_s: float) -> None:

@@ -2,12 +2,13 @@
 
 import sys
 
-from peers import fetch, franz, home, kcat, spark_connector
+from peers import fetch, franz, home, kafkajs, kcat, spark_connector
 
 try:
     fetch.fetch_all()
     kcat.fetch()
     franz.fetch()
+    kafkajs.fetch()
     spark_connector.fetch()
 except home.PeersMissingError as error:
     sys.exit(str(error))

@@ -70,8 +70,8 @@ def _run(command: list[str], cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def run(arguments: list[str], given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Let kcat work to its end, whatever status that has."""
+def command(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """What to start, and in which environment."""
     installed = shutil.which("kcat")
     environment = dict(os.environ)
     if installed is None:
@@ -80,9 +80,14 @@ def run(arguments: list[str], given: bytes | None = None) -> subprocess.Complete
         installed = str(_ROOT / "usr" / "bin" / "kcat")
         libraries = sorted((_ROOT / "usr" / "lib").glob("*-linux-*"))
         environment["LD_LIBRARY_PATH"] = ":".join(map(str, libraries))
-    command = [installed, *arguments]
+    return [installed, *arguments], environment
+
+
+def run(arguments: list[str], given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Let kcat work to its end, whatever status that has."""
+    whole, environment = command(arguments)
     return subprocess.run(
-        command, input=given or b"", env=environment, capture_output=True, check=False, timeout=_DEADLINE_S
+        whole, input=given or b"", env=environment, capture_output=True, check=False, timeout=_DEADLINE_S
     )
 
 

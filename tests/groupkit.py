@@ -15,10 +15,12 @@ from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
 from tidelog.wire.messages.groups import (
+    DeleteGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -64,6 +66,8 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.groups = Groups(self.config)
         self.versions: dict[Any, int] = {}
+        self.requests: dict[int, tuple[Message, int]] = {}
+        """What was asked, by ticket, with its version."""
         self._tickets = count(1)
         self._ids = count(1)
 
@@ -87,9 +91,10 @@ class Coordinator:
         if version is not None:
             encode(answer.message, version)
 
-    def _ticket(self, version: int | None = None) -> int:
+    def _ticket(self, request: Message, version: int, answers_in_part: bool = False) -> int:
         ticket = next(self._tickets)
-        if version is not None:
+        self.requests[ticket] = (request, version)
+        if not answers_in_part:
             self.versions[ticket] = version
         return ticket
 
@@ -150,7 +155,7 @@ class Coordinator:
             protocol_type=protocol_type,
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols.items()],
         )
-        ticket = self._ticket(version)
+        ticket = self._ticket(request, version)
         suffix = f"{next(self._ids):04}"
         self.carry_out(self.groups.join(_sent(request, version), version, CLIENT, suffix, self.now_ms, ticket))
         return ticket
@@ -178,7 +183,7 @@ class Coordinator:
                 SyncGroupRequestAssignment(member_id=to, assignment=share) for to, share in (assignments or {}).items()
             ],
         )
-        ticket = self._ticket(version)
+        ticket = self._ticket(request, version)
         self.carry_out(self.groups.sync(_sent(request, version), version, self.now_ms, ticket))
         return ticket
 
@@ -188,7 +193,7 @@ class Coordinator:
         request = HeartbeatRequest(
             group_id=group_id, generation_id=generation, member_id=member_id, group_instance_id=instance_id
         )
-        ticket = self._ticket(4)
+        ticket = self._ticket(request, 4)
         self.carry_out(self.groups.heartbeat(_sent(request, 4), self.now_ms, ticket))
         return ErrorCode(self.answers[ticket].error_code)
 
@@ -202,7 +207,7 @@ class Coordinator:
         request = LeaveGroupRequest(group_id=group_id, members=identities)
         if version < 3:
             request = LeaveGroupRequest(group_id=group_id, member_id=identities[0].member_id)
-        ticket = self._ticket(version)
+        ticket = self._ticket(request, version)
         self.carry_out(self.groups.leave(_sent(request, version), version, self.now_ms, ticket))
         return ticket
 
@@ -233,7 +238,7 @@ class Coordinator:
             retention_time_ms=retention_ms,
             topics=list(topics.values()),
         )
-        ticket = self._ticket(version)
+        ticket = self._ticket(request, version)
         self.carry_out(self.groups.commit_offsets(_sent(request, version), version, self.now_ms, ticket))
         return ticket
 
@@ -254,12 +259,13 @@ class Coordinator:
                 for topic, indexes in partitions.items()
             ],
         )
-        ticket = self._ticket()
+        request = OffsetFetchRequest(groups=[asked], require_stable=require_stable)
+        ticket = self._ticket(request, version, answers_in_part=True)
         self.carry_out(self.groups.fetch_offsets(asked, version, self.now_ms, ticket, require_stable=require_stable))
         return ticket
 
     def delete_group(self, group_id: str = GROUP) -> int:
-        ticket = self._ticket()
+        ticket = self._ticket(DeleteGroupsRequest(groups_names=[group_id]), 2, answers_in_part=True)
         self.carry_out(self.groups.delete_group(group_id, self.now_ms, ticket))
         return ticket
 

@@ -1,10 +1,10 @@
-"""A story told by hand: loss by the old rule (S5 a), with the documents' letters and numbers."""
+"""Stories told by hand: loss by the old rule (S5 a), with the letters of the documents, and a rebalance (S8.4)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tidelog.lab.frames import EpochEntry, Frame, Record, ReplicaRow, Role, Strip
+from tidelog.lab.frames import EpochEntry, Frame, Group, MemberRow, Record, ReplicaRow, Role, Strip
 
 M0, M1 = Record(0, "m0"), Record(1, "m1")
 M2 = Record(1, "m2", epoch=1)
@@ -78,6 +78,30 @@ def divergence() -> Strip:
         ("A returns; its high watermark is its log end, so it cuts nothing.", "S5 c", (a, b)),
     )
     return Strip("loss-then-divergence", "Loss, then divergence", tuple(_frame(*step) for step in steps))
+
+
+def group(state: str, generation: int, *members: MemberRow) -> Group:
+    return Group(state, generation, "A", "t", 3, members, ((2, 5),))
+
+
+def rebalance() -> Strip:
+    """c2 dies, its session ends, and c1 gets its share."""
+    c1 = MemberRow("c1", Role.LEADER, 1, (0, 1), heartbeat="ok")
+    c2 = MemberRow("c2", Role.MEMBER, 1, (2,), commit="t-2 at 5: ok")
+    dead = MemberRow("c2", Role.DEAD, 1, assigned=(2,))
+    waiting = MemberRow("c1", Role.LEADER, 1, waits_for="JoinGroup", heartbeat="REBALANCE_IN_PROGRESS")
+    alone = MemberRow("c1", Role.LEADER, 2, (0, 1, 2), begins="t-2 at 5")
+    steps = (
+        ("c1 and c2 share three partitions.", "S8.1", group("Stable", 1, c1, c2)),
+        ("c2 dies.", "S8.4", group("Stable", 1, c1, dead)),
+        (
+            "c2's session is over, and c1 joins again.",
+            "S8.4",
+            group("PreparingRebalance", 1, waiting, replace(dead, assigned=())),
+        ),
+        ("c1 has all.", "S8.3", group("Stable", 2, alone, replace(dead, assigned=()))),
+    )
+    return Strip("rebalance", "Rebalance", tuple(Frame(says, rule, group=seen) for says, rule, seen in steps))
 
 
 def _frame(says: str, rule: str, replicas: tuple[ReplicaRow, ...]) -> Frame:

@@ -6,6 +6,7 @@ import sys
 COMMAND = [
     "uv", "pip", "compile", "pyproject.toml",
     "--extra", "dev",
+    "--extra", "spark",
     "--python-version", "3.11",
     "--universal",
     "--generate-hashes",

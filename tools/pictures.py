@@ -1,4 +1,4 @@
-"""Draws the stories of docs/TIDE.md anew, into docs/tide."""
+"""Draws the stories of docs/TIDE.md and docs/GROUPS.md anew, into docs/tide."""
 
 from __future__ import annotations
 

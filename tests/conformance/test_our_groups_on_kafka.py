@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer
+from confluent_kafka import Producer as ConfluentProducer
 
 from peers import home
 from peers.clients import create_topic
@@ -53,8 +54,7 @@ SETTINGS: dict[str, str | int] = {"group.min.session.timeout.ms": 500, "group.in
 QUICK = MemberSettings(session_timeout_ms=3_000, heartbeat_interval_ms=200, rebalance_timeout_ms=20_000)
 
 KAFKA, KAFKA_3, TIDELOG = "kafka", "kafka-3", "tidelog"
-TARGETS = (KAFKA, KAFKA_3)
-"""tidelog joins them when it coordinates groups."""
+TARGETS = (KAFKA, KAFKA_3, TIDELOG)
 
 _NUMBERS = count()
 
@@ -493,6 +493,31 @@ def test_no_offset_is_not_lag_0(written: Place) -> None:
         assert shown.count("no offset") == 1
 
     written.run(story)
+
+
+def test_lag_of_a_reader_that_waits_for_transactions(place: Place, broker: Server) -> None:
+    """The one test here that needs a transaction coordinator too."""
+    if isinstance(broker, TidelogServer):
+        pytest.skip("tidelog has no transactions yet")
+    producer = ConfluentProducer(
+        {"bootstrap.servers": place.bootstrap, "transactional.id": place.group, "log_level": 0}
+    )
+    producer.init_transactions(DEADLINE_S)
+    place.tidelog("reset-offsets", place.group, "--to-earliest", "--topic", f"{place.topic}:0", "--execute")
+    producer.begin_transaction()
+    producer.produce(place.topic, b"v", partition=0)
+    producer.flush(DEADLINE_S)
+
+    def lag(*arguments: str) -> int:
+        (described,) = place.rows("describe", place.group, *arguments)
+        found: int = described["offsets"][0]["lag"]
+        return found
+
+    assert (lag(), lag("--isolation", "read_committed")) == (1, 0)
+    producer.commit_transaction(DEADLINE_S)
+    give_up_at = time.monotonic() + DEADLINE_S
+    while lag("--isolation", "read_committed") != 2:  # the record and the marker, which comes after the answer
+        assert time.monotonic() < give_up_at
 
 
 WAYS: dict[str, tuple[list[str], dict[int, int]]] = {

@@ -10,21 +10,31 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.partition import Partition
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers.fetch import _Fetch
+from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.replicas import Replicas
 from tidelog.controller.elections import Election
 from tidelog.controller.image import NO_LEADER
+from tidelog.controller.turn import Turn
+from tidelog.errors import ErrorCode
 from tidelog.lab.checkers import (
     AcknowledgedIsNeverLost,
     ConsumedNeverDisappears,
     HighWatermarkNeverFalls,
+    HighWatermarkWithinLog,
+    InSyncHasAllCommitted,
+    NoTideWithoutSession,
     OnceAndInOrder,
     ReplicasAgree,
     Rule,
 )
+from tidelog.log.epochs import LeaderEpochCache
+from tidelog.log.log import Log
 from tidelog.log.producers import ProducerState
 from tidelog.log.trimming import truncate_to
 from tidelog.replication.leader import Leader
+from tidelog.types import NO_EPOCH
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -111,17 +121,143 @@ def read_past_hw(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tidelog.broker.handlers.fetch._Fetch._end", lambda self, partition: partition.log.log_end_offset)
 
 
-CAUGHT: dict[Mutation, tuple[int, type[Rule]]] = {
-    ack_before_hw: (1, AcknowledgedIsNeverLost),
-    truncate_to_hw: (25, ReplicasAgree),
-    hw_without_the_pending: (44, ConsumedNeverDisappears),
-    hw_of_the_leader_alone: (5, ConsumedNeverDisappears),
+def hw_over_the_smaller_isr(patch: pytest.MonkeyPatch) -> None:
+    """While one is to leave, it counts no more: the controller may yet elect it (edge case 7)."""
+    patch.setattr(
+        Leader, "maximal_isr", property(lambda self: self.isr if self.pending_isr is None else self.pending_isr)
+    )
+
+
+def hw_without_those_not_heard_of(patch: pytest.MonkeyPatch) -> None:
+    """HW goes by those who have fetched in this term, and does not wait for the others (edge case 5)."""
+    advance = Leader.advance
+
+    def advance_by_the_known(self: Leader, now_ms: int) -> bool:
+        everybody = self.remotes
+        self.remotes = {one: remote for one, remote in everybody.items() if remote.log_end_offset >= 0}
+        try:
+            return advance(self, now_ms)
+        finally:
+            self.remotes = everybody
+
+    patch.setattr(Leader, "advance", advance_by_the_known)
+
+
+def join_at_hw(patch: pytest.MonkeyPatch) -> None:
+    """The start of the term need not be reached (edge case 6)."""
+    patch.setattr(
+        Leader,
+        "_may_join",
+        lambda self, remote: remote.is_alive and remote.log_end_offset >= self.high_watermark,
+    )
+
+
+def follower_hw_uncapped(patch: pytest.MonkeyPatch) -> None:
+    """As the leader said it, whatever is here."""
+    patch.setattr("tidelog.broker.partition.follower_high_watermark", lambda told, log_end_offset: told)
+    patch.setattr(Log, "high_watermark", property(lambda self: self._high_watermark, _set_high_watermark))
+
+
+def _set_high_watermark(log: Log, offset: int) -> None:
+    log._high_watermark = offset
+
+
+def diverging_fetches_acknowledge(patch: pytest.MonkeyPatch) -> None:
+    """What a follower asks for counts, even if its log is another one up to there (S2.5)."""
+    _hear_with(patch, "diverges", False)
+
+
+def _hear_with(patch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+    """A leader hears its followers as if each of them had said so."""
+    hear = _Fetch._hear_follower
+
+    def hear_so(self: _Fetch) -> None:
+        said = [(item, getattr(item, name)) for item in self._named]
+        for item, _ in said:
+            setattr(item, name, value)
+        hear(self)
+        for item, before in said:
+            setattr(item, name, before)
+
+    patch.setattr(_Fetch, "_hear_follower", hear_so)
+
+
+def keep_epochs_at_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A term whose records are gone stays known (edge case 10)."""
+    patch.setattr(LeaderEpochCache, "truncate_from_end", lambda self, offset: False)
+
+
+def empty_terms_not_recorded(patch: pytest.MonkeyPatch) -> None:
+    """A term is known by its first record only (edge case 3)."""
+    patch.setattr(Log, "begin_epoch", lambda self, epoch: None)
+
+
+def no_matched_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The answer has the epoch that was asked for, not the one whose end it tells (edge case 2)."""
+    find = LeaderEpochCache.end_offset_for
+
+    def find_only_the_end(self: LeaderEpochCache, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        found, end_offset = find(self, epoch, log_end_offset)
+        return (epoch if found >= 0 else found), end_offset
+
+    patch.setattr(LeaderEpochCache, "end_offset_for", find_only_the_end)
+
+
+def no_epoch_fencing(patch: pytest.MonkeyPatch) -> None:
+    """Fetches, questions for the end of an epoch and for another ISR are taken in any term (edge case 4)."""
+
+    def leader_for_anybody(self: Partition, current_leader_epoch: int) -> Leader:
+        if self.leader is None:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.leader
+
+    patch.setattr(Partition, "leader_for", leader_for_anybody)
+    _hear_with(patch, "current_leader_epoch", NO_EPOCH)
+    patch.setattr("tidelog.controller.isr.judge", lambda *facts: ErrorCode.NONE)
+
+
+def bounced_stays_in_the_isr(patch: pytest.MonkeyPatch) -> None:
+    """A broker in a new life is taken for as good as in its last (edge case 9)."""
+    patch.setattr(Turn, "has_bounced", lambda self, state, broker: False)
+
+
+def lead_without_session(patch: pytest.MonkeyPatch) -> None:
+    """A broker whose session is over leads on, until a controller tells it otherwise."""
+    patch.setattr(Broker, "is_current", property(lambda self: True))
+    patch.setattr(Replicas, "resign", lambda self: None)
+
+
+CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
+    ack_before_hw: (0, AcknowledgedIsNeverLost),
+    truncate_to_hw: (2, InSyncHasAllCommitted),
+    hw_of_the_leader_alone: (1, ReplicasAgree),
     hw_of_a_new_leader_is_its_end: (6, ReplicasAgree),
-    forget_hw_with_each_isr: (20, HighWatermarkNeverFalls),
-    join_at_once: (4, ReplicasAgree),
-    no_divergence: (4, ReplicasAgree),
-    elect_outside_the_isr: (6, ConsumedNeverDisappears),
+    hw_over_the_smaller_isr: (2, InSyncHasAllCommitted),
+    hw_without_those_not_heard_of: (0, InSyncHasAllCommitted),
+    diverging_fetches_acknowledge: (7, InSyncHasAllCommitted),
+    empty_terms_not_recorded: (0, None),
+    no_matched_epoch: (26, ReplicasAgree),
+    no_epoch_fencing: (25, None),
+    keep_epochs_at_truncation: (10, None),
+    forget_hw_with_each_isr: (43, HighWatermarkNeverFalls),
+    hw_without_the_pending: (8, InSyncHasAllCommitted),
+    follower_hw_uncapped: (0, HighWatermarkWithinLog),
+    join_at_once: (4, ConsumedNeverDisappears),
+    join_at_hw: (76, InSyncHasAllCommitted),
+    no_divergence: (1, ReplicasAgree),
+    elect_outside_the_isr: (3, ConsumedNeverDisappears),
+    bounced_stays_in_the_isr: (0, HighWatermarkNeverFalls),
+    lead_without_session: (4, NoTideWithoutSession),
     write_duplicates: (0, OnceAndInOrder),
-    read_past_hw: (5, ConsumedNeverDisappears),
+    read_past_hw: (4, ConsumedNeverDisappears),
 }
-"""The first seed from 0 on that shows it, and the rule that it breaks."""
+"""A seed that shows it, and the rule that it breaks; None if the cluster does not come to rest."""
+
+
+def table() -> list[str]:
+    """As docs/SIMULATOR.md has it."""
+    rows = ["| Turned off | Seed | What breaks |", "|---|---|---|"]
+    for mutation, (seed, rule) in CAUGHT.items():
+        what = "the cluster does not come to rest" if rule is None else rule.name
+        rows.append(f"| {mutation.__name__.replace('_', ' ')} | {seed} | {what} |")
+    return rows

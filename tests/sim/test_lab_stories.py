@@ -2,22 +2,35 @@
 
 A* leads, A~ is frozen, A+ is dead; then come its records with their epochs, its epoch entries, and of a leader the ISR
 and the remote LEOs.
+
+A step of a group begins with its state and generation. c1(1) is a member that knows of generation 1, c1* the leader,
+c1+ dead, c1- outside the group; then come the partitions it holds, in brackets those that only the coordinator knows to
+be its own, what it waits for, how its last heartbeat and commit were answered, and where it begins.
 """
 
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tidelog.cli.main import main
-from tidelog.lab.frames import Frame, ReplicaRow, Role, Strip, differing, lost
+from tidelog.lab.frames import Frame, Group, MemberRow, ReplicaRow, Role, Strip, contested, differing, lost
 from tidelog.lab.picture import svg
-from tidelog.lab.telling import STORIES, tell
+from tidelog.lab.telling import STORIES, GroupStory, tell
 
-_ROLES = {Role.LEADER: "*", Role.FOLLOWER: "", Role.FROZEN: "~", Role.DEAD: "+"}
+_ROLES = {
+    Role.LEADER: "*",
+    Role.FOLLOWER: "",
+    Role.FROZEN: "~",
+    Role.DEAD: "+",
+    Role.MEMBER: "",
+    Role.OUTSIDE: "-",
+}
+GROUP_STORIES = [name for name, story in STORIES.items() if isinstance(story, GroupStory)]
 _PICTURES = Path(__file__).parents[2] / "docs" / "tide"
 
 
@@ -49,7 +62,24 @@ def _short(row: ReplicaRow) -> str:
     return text
 
 
+def _short_member(row: MemberRow) -> str:
+    held = " ".join(map(str, row.held)) or ("" if row.assigned else "-")
+    assigned = f"[{' '.join(map(str, row.assigned))}]" if row.assigned else ""
+    told = [("waits", row.waits_for), ("heartbeat", row.heartbeat), ("commit", row.commit), ("begins", row.begins)]
+    words = [f"{name} {value}" for name, value in told if value]
+    generation = "-" if row.generation is None else row.generation
+    return " ".join([f"{row.name}{_ROLES[row.role]}({generation})", *filter(None, [held, assigned]), *words])
+
+
+def _group_line(group: Group) -> str:
+    committed = " ".join(f"{partition}:{offset}" for partition, offset in group.committed) or "-"
+    state = f"{group.state} {group.generation}"
+    return " | ".join([state, *map(_short_member, group.members), f"committed {committed}"])
+
+
 def _line(frame: Frame) -> str:
+    if frame.group is not None:
+        return _group_line(frame.group)
     acknowledged = " ".join(record.label for record in frame.acknowledged) or "-"
     return " | ".join([*map(_short, frame.replicas), f"acked {acknowledged}"])
 
@@ -87,13 +117,50 @@ def test_by_the_old_rule_it_really_happens_and_by_epoch_it_does_not(
     assert not differing(new)
 
 
-def test_a_story_is_the_same_every_time() -> None:
-    assert tell(STORIES["unclean"]) == told("unclean")
+@pytest.mark.parametrize("name", ["unclean", "rebalance-commit"])
+def test_a_story_is_the_same_every_time(name: str) -> None:
+    assert tell(STORIES[name]) == told(name)
 
 
 def test_the_old_rule_ends_with_its_story() -> None:
     tell(STORIES["loss"], by_epoch=False)
     assert tell(STORIES["loss"]) == told("loss")
+
+
+# Groups
+
+
+def _groups(name: str) -> list[Group]:
+    return [frame.group for frame in told(name).frames if frame.group is not None]
+
+
+@pytest.mark.parametrize("name", GROUP_STORIES)
+def test_no_partition_is_ever_read_by_two(name: str) -> None:
+    groups = _groups(name)
+    assert len(groups) == len(told(name).frames)
+    assert not any(contested(group) for group in groups)
+    shares = [[partition for row in group.members for partition in row.shares] for group in groups]
+    assert all(len(set(share)) == len(share) for share in shares)
+
+
+def test_the_stories_show_every_way_between_the_states_of_a_group_with_members() -> None:
+    """The stories begin in Stable, and look often enough to see every state."""
+    ways = {
+        (before.state, after.state)
+        for name in GROUP_STORIES
+        for before, after in pairwise(_groups(name))
+        if before.state != after.state
+    }
+    assert ways == {
+        ("Stable", "PreparingRebalance"),
+        ("PreparingRebalance", "CompletingRebalance"),
+        ("CompletingRebalance", "Stable"),
+        ("Stable", "Empty"),  # by PreparingRebalance, which lasts only until the last one has left
+    }
+
+
+def test_a_session_ends_after_its_timeout() -> None:
+    assert told("rebalance-crash").frames[3].notes == ("It died 6.0 s ago.",)
 
 
 @pytest.mark.parametrize(("name", "rule"), TOLD)
@@ -122,11 +189,19 @@ def test_the_command_shows_every_step(more: list[str]) -> None:
         assert f"[{frame.rule}]" in result.output
 
 
-def test_the_command_writes_a_picture(tmp_path: Path) -> None:
-    file = tmp_path / "isr.svg"
-    result = CliRunner().invoke(main, ["lab", "show", "isr", "--svg", str(file)])
+def test_the_command_shows_a_group() -> None:
+    result = CliRunner().invoke(main, ["lab", "show", "rebalance-leave"])
     assert result.exit_code == 0, result.output
-    assert file.read_text() == svg(told("isr"))
+    assert "state Stable → PreparingRebalance" in result.output
+    assert "begins t-0 at 5" in result.output
+
+
+@pytest.mark.parametrize("name", ["isr", "rebalance-join"])
+def test_the_command_writes_a_picture(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "story.svg"
+    result = CliRunner().invoke(main, ["lab", "show", name, "--svg", str(file)])
+    assert result.exit_code == 0, result.output
+    assert file.read_text() == svg(told(name))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOP
 from tidelog.errors import ErrorCode
 from tidelog.groups import partition_of
 from tidelog.lab.broker import eventually
-from tidelog.types import TopicPartition
+from tidelog.log.log import Log
+from tidelog.log.reading import Region
+from tidelog.types import Buffer, TopicPartition
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -293,6 +295,10 @@ def test_groups_are_listed_described_and_deleted() -> None:
             ("g", "Stable", "classic"),
             ("other", "Empty", "classic"),
         ]
+        shown = kit.broker.metrics.text()
+        prefix = "kafka_coordinator_group_group_metadata_manager_num_groups"
+        for name, count in (("", 2), ("_stable", 1), ("_empty", 1), ("_preparing_rebalance", 0)):
+            assert f"{prefix}{name} {count}" in shown
         filtered = (await kit.call(ListGroupsRequest(states_filter=["Empty"]), 5)).groups
         assert [one.group_id for one in filtered] == ["other"]
         described = (await kit.call(DescribeGroupsRequest(groups=[GROUP, "nobody"]), 6)).groups
@@ -360,6 +366,29 @@ def test_a_commit_that_is_too_large_for_the_log_is_refused_and_others_go_on() ->
         assert await MemberKit(kit).committed() == -1
         assert (await kit.call(commit_request(GROUP, {("t", 0): 2}), COMMIT)).topics[0].partitions[0].error_code == 0
         assert await MemberKit(kit).committed() == 2
+
+    run(story, **ONE)
+
+
+def test_a_file_that_is_replaced_while_a_shard_loads_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_of, gone = Log.bytes_of, [True]
+
+    async def replaced_once(self: Log, region: Region) -> Buffer:
+        """As when compaction puts another file in its place between finding a region and reading it."""
+        if self.partition.topic == GROUP_OFFSETS_TOPIC and region.size and gone:
+            gone.pop()
+            return b""
+        return await bytes_of(self, region)
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        await kit.call(commit_request(GROUP, {("t", 0): 5}), COMMIT)
+        monkeypatch.setattr(Log, "bytes_of", replaced_once)
+        await kit.restart()
+        await ready(kit)
+        assert not gone
+        assert await MemberKit(kit).committed() == 5
 
     run(story, **ONE)
 

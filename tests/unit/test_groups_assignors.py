@@ -13,6 +13,7 @@ import pytest
 from peers import home
 from peers.process import SMALL_JVM, java_command
 from peers.shell import Shell
+from tidelog.client.consumer_protocol import encode_subscription
 from tidelog.groups.assignors import (
     ASSIGNORS,
     Assigned,
@@ -24,6 +25,8 @@ from tidelog.groups.assignors import (
     assign_sticky,
 )
 from tidelog.types import TopicPartition
+from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.wire.stored import decode_versioned
 
 
 def shares(assigned: Mapping[str, list[TopicPartition]]) -> dict[str, list[str]]:
@@ -218,6 +221,7 @@ ORACLE = """
 import com.fasterxml.jackson.databind.*;
 import com.fasterxml.jackson.databind.node.*;
 import java.io.*;
+import java.nio.ByteBuffer;
 import java.util.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.Subscription;
@@ -238,7 +242,9 @@ public class AssignorOracle {
                 List<TopicPartition> owned = new ArrayList<>();
                 one.get("owned").forEach(p -> owned.add(new TopicPartition(p.get(0).asText(), p.get(1).asInt())));
                 int generation = one.get("generation").asInt();
-                Subscription made = new Subscription(topics, null, owned, generation, Optional.empty());
+                String had = one.path("user_data").asText("");
+                ByteBuffer userData = had.isEmpty() ? null : ByteBuffer.wrap(HexFormat.of().parseHex(had));
+                Subscription made = new Subscription(topics, userData, owned, generation, Optional.empty());
                 if (!one.get("instance_id").isNull())
                     made.setGroupInstanceId(Optional.of(one.get("instance_id").asText()));
                 members.put(entry.getKey(), made);
@@ -300,3 +306,20 @@ def test_sticky_keeps_as_much_as_kafkas_and_begins_as_it_does(oracle: Shell) -> 
         assert sum(map(len, ours.values())) == sum(map(len, theirs.values()))
         fresh = {name: one._replace(owned=[]) for name, one in members.items()}
         assert assign_cooperative_sticky(fresh, counts) == by_kafka(oracle, "CooperativeStickyAssignor", fresh, counts)
+
+
+@pytest.mark.jvm
+def test_kafkas_sticky_assignor_reads_what_our_members_had(oracle: Shell) -> None:
+    for history, counts in worlds(100, equal=True, seed=13):
+        members = {name: existing(one, counts) for name, one in history.items()}
+        asked: dict[str, Any] = {}
+        for name, one in members.items():
+            empty_handed = one._replace(owned=())
+            message, _ = decode_versioned(ConsumerProtocolSubscription, encode_subscription(empty_handed, one.owned))
+            asked[name] = {**empty_handed._asdict(), "user_data": (message.user_data or b"").hex()}
+        filled = {topic: count for topic, count in counts.items() if count}
+        answer = oracle.ask({"assignor": "StickyAssignor", "members": asked, "counts": filled})
+        theirs = {name: [TopicPartition(*partition) for partition in answer[name]] for name in members}
+        ours = assign_sticky(members, counts)
+        assert kept(members, theirs) == kept(members, ours)
+        assert sorted(map(len, theirs.values())) == sorted(map(len, ours.values()))

@@ -216,3 +216,21 @@ def test_who_joins_while_a_group_is_deleted_is_not_lost() -> None:
     assert c.state() == "PreparingRebalance"
     c.pass_ms(3_000)
     assert c.joined(ticket).members
+
+
+def test_a_group_that_lived_again_while_it_was_deleted_stays() -> None:
+    c = Coordinator()
+    (member,) = c.stable()
+    c.leave(member)
+    c.hold = True
+    c.delete_group()
+    new, _ = c.new_member()
+    c.pass_ms(3_000)
+    c.leave(new)
+    assert c.state() == "Empty"
+    for _ in c.waiting_writes():
+        c.settle()
+    (listed,) = c.groups.list_groups()
+    assert listed.protocol_type == "consumer"
+    c.fail_over()
+    assert c.groups.list_groups() == [listed]

@@ -127,6 +127,22 @@ def test_who_comes_back_twice_in_vain_is_who_it_was() -> None:
     assert c.heartbeat(old, 1, instance_id="b") == ErrorCode.NONE
 
 
+def test_an_id_may_be_stored_with_that_of_another_member() -> None:
+    c = Coordinator()
+    a, _ = static_group(c)
+    c.hold = True
+    first, second = c.join(instance_id="a"), c.join(instance_id="b")
+    c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert c.error(first) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    c.settle()
+    assert c.joined(second).member_id == "b-0004"
+    for _ in range(2):
+        assert c.heartbeat(a, 1, instance_id="a") == ErrorCode.FENCED_INSTANCE_ID
+        assert c.heartbeat("a-0003", 1, instance_id="a") == ErrorCode.NONE
+        assert c.heartbeat("b-0004", 1, instance_id="b") == ErrorCode.NONE
+        c.fail_over()
+
+
 def test_a_rebalance_takes_over_who_comes_back() -> None:
     c = Coordinator()
     a, _ = static_group(c)
@@ -275,3 +291,19 @@ def test_who_is_removed_while_it_waits_hears_of_it() -> None:
     syncing = syncing_group.sync(b, 2, instance_id="b")
     syncing_group.leave(("", "b"))
     assert syncing_group.error(syncing) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("rebalance_ms", [0, -1])
+def test_no_time_to_rebalance_is_little_time(rebalance_ms: int) -> None:
+    c = Coordinator()
+    tickets = [c.join(instance_id=name, rebalance_ms=rebalance_ms) for name in "ab"]
+    c.pass_ms(DELAY_MS)
+    a, b = (c.joined(ticket).member_id for ticket in tickets)
+    c.sync(a, 1, {}, instance_id="a")
+    c.sync(b, 1, instance_id="b")
+    c.leave(("", "b"))
+    c.now_ms += 5
+    c.carry_out(c.groups.expire(c.now_ms))
+    assert c.state() == "PreparingRebalance", "the other one is waited for until its session ends"
+    c.pass_ms(SESSION_MS)
+    assert c.state() == "Empty"

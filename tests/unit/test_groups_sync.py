@@ -97,6 +97,29 @@ def test_an_assignment_of_a_generation_that_is_over_is_not_given_out() -> None:
     assert c.answers[ticket].assignment == b"3"
 
 
+def test_an_old_assignment_does_not_stand_for_that_of_the_next_generation() -> None:
+    c = Coordinator()
+    leader, follower = completing(c)
+    c.hold = True
+    c.sync(leader, 2, {leader: b"2"})
+    c.leave(follower)
+    c.join(leader)
+    assert c.state() == "CompletingRebalance"
+    c.settle()
+    assert c.state() == "CompletingRebalance"
+
+
+def test_who_hears_that_it_joined_has_to_show_that_it_lives() -> None:
+    c = Coordinator()
+    _, ticket = c.new_member()
+    c.pass_ms(3_000)
+    assert c.joined(ticket)
+    c.pass_ms(SESSION_MS - 1)
+    assert c.state() == "CompletingRebalance"
+    c.pass_ms(1)
+    assert c.state() == "Empty"
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -243,6 +266,18 @@ def test_a_pending_id_that_leaves_disturbs_nobody() -> None:
     assert c.state() == "Stable"
 
 
+def test_the_last_member_goes_while_a_new_one_has_only_its_id() -> None:
+    c = Coordinator()
+    (leader,) = c.stable()
+    c.pass_ms(SESSION_MS - 1)
+    new = c.answers[c.join()].member_id
+    c.pass_ms(1)
+    assert c.state() == "PreparingRebalance"
+    ticket = c.join(new)
+    assert c.joined(ticket).leader == new
+    assert c.heartbeat(leader, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_the_last_one_to_leave_is_answered_when_that_is_stored() -> None:
     c = Coordinator()
     (leader,) = c.stable()
@@ -251,6 +286,18 @@ def test_the_last_one_to_leave_is_answered_when_that_is_stored() -> None:
     assert ticket not in c.answers
     c.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert c.answers[ticket].error_code == ErrorCode.NOT_COORDINATOR
+    assert c.state() == "Empty"
+
+
+def test_the_last_one_to_leave_is_answered_once_even_if_it_is_stored_late() -> None:
+    c = Coordinator()
+    (leader,) = c.stable()
+    c.hold = True
+    ticket = c.leave(leader)
+    c.settle(ErrorCode.REQUEST_TIMED_OUT)
+    assert c.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    c.settle()
+    c.fail_over()
     assert c.state() == "Empty"
 
 

@@ -6,8 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from tests.storykit import M0, M1, M2, divergence, follower, loss
-from tidelog.lab.frames import Changes, EpochEntry, Frame, Record, ReplicaRow, Role, changes, differing, lost
+from tests.storykit import M0, M1, M2, divergence, follower, group, loss, rebalance
+from tidelog.lab.frames import (
+    Changes,
+    EpochEntry,
+    Frame,
+    MemberRow,
+    Record,
+    ReplicaRow,
+    Role,
+    changes,
+    contested,
+    differing,
+    lost,
+)
 
 
 def step(index: int) -> Changes:
@@ -108,5 +120,34 @@ def test_a_log_out_of_order_is_refused(records: tuple[Record, ...], log_start: i
 
 
 def test_two_replicas_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two replicas of one name: A A"):
+    with pytest.raises(ValueError, match="two rows of one name: A A"):
         Frame("", "", (follower("A", high_watermark=0), follower("A", high_watermark=0)))
+
+
+# Groups
+
+
+def test_a_partition_read_by_two_is_contested_and_one_that_a_dead_member_has_is_not() -> None:
+    reader, other = MemberRow("c1", Role.LEADER, 1, (0, 1)), MemberRow("c2", Role.MEMBER, 1, (1, 2))
+    assert contested(group("Stable", 1, reader, other)) == {1}
+    dead = MemberRow("c2", Role.DEAD, 1, assigned=(1, 2))
+    assert contested(group("Stable", 1, reader, dead)) == frozenset()
+
+
+def test_the_shares_of_a_member_are_those_it_reads_and_those_it_has_not_heard_of() -> None:
+    assert MemberRow("c1", Role.MEMBER, 1, held=(2, 0), assigned=(1,)).shares == (0, 1, 2)
+
+
+def test_a_step_of_a_group_changes_the_group() -> None:
+    strip = rebalance()
+    assert changes(strip.before(1), strip.frames[1]).parts == {"group"}
+
+
+def test_two_members_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two rows of one name: c1 c1"):
+        group("Stable", 1, MemberRow("c1", Role.LEADER), MemberRow("c1", Role.MEMBER))
+
+
+def test_a_partition_that_the_topic_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="t has 3 partitions"):
+        group("Stable", 1, MemberRow("c1", Role.LEADER, 1, assigned=(3,)))

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.storykit import M0, divergence, follower, loss
+from tests.storykit import M0, divergence, follower, loss, rebalance
 from tidelog.lab.frames import Frame, Record, ReplicaRow, Role, Strip
 from tidelog.lab.picture import svg
 
@@ -62,6 +62,24 @@ def test_records_that_differ_say_so() -> None:
     assert shown == [[], ["≠ m1", "≠ m2"], ["≠ m1", "≠ m2"]]
 
 
+def test_a_step_of_a_group_shows_what_the_terminal_shows() -> None:
+    shared, dead, joining, end = (texts(panel) for panel in panels(rebalance()))
+    assert "partition" in shared
+    assert "offset" not in shared
+    assert [shared.count(label) for label in ("t-0", "t-1", "t-2", "gen 1")] == [1, 1, 1, 5]
+    assert "was member" in dead
+    assert "heartbeat ok → REBALANCE_IN_PROGRESS" in joining
+    assert "waits for JoinGroup → none   begins t-2 at 5" in end
+    crossed = [sum("stroke" in path.attrib for path in panel.iter(f"{SVG}path")) for panel in panels(rebalance())]
+    assert crossed == [0, 0, 3, 0]
+
+
+def test_the_legend_is_of_the_story() -> None:
+    assert "committed: below HW" in svg(loss())
+    assert "below HW" not in svg(rebalance())
+    assert "held: it reads this partition" in svg(rebalance())
+
+
 def test_it_has_a_title_and_a_description() -> None:
     root = ElementTree.fromstring(svg(loss()))
     title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
@@ -103,7 +121,7 @@ def test_words_with_markup_in_them_are_words() -> None:
     assert texts(root)[0] == "<Loss> & morea < b"
 
 
-@pytest.mark.parametrize("strip", [loss(), divergence(), one_step(follower("A", M0, high_watermark=1))])
+@pytest.mark.parametrize("strip", [loss(), divergence(), rebalance(), one_step(follower("A", M0, high_watermark=1))])
 def test_all_panels_are_within_the_picture_and_apart(strip: Strip) -> None:
     width, height = size_of(strip)
     places = []

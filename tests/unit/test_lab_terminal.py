@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from tests.storykit import M0, M1, M2, divergence, follower, loss
-from tidelog.lab.frames import Frame, Record, ReplicaRow, Role, Strip
+from tests.storykit import M0, M1, M2, divergence, follower, group, loss, rebalance
+from tidelog.lab.frames import Frame, MemberRow, Record, ReplicaRow, Role, Strip
 from tidelog.lab.terminal import LegendDrawing, StepDrawing
 
 
@@ -79,19 +79,20 @@ def test_a_record_replaced_within_a_step_is_named_though_its_box_is_taken() -> N
     assert "gone m1" in text
 
 
-@pytest.mark.parametrize("story", [loss(), divergence()])
+@pytest.mark.parametrize("story", [loss(), divergence(), rebalance()])
 def test_an_ascii_terminal_gets_ascii(story: Strip) -> None:
     for index in range(len(story.frames)):
         printed(StepDrawing(story, index), encoding="ascii").encode("ascii")
+    printed(LegendDrawing(story), encoding="ascii").encode("ascii")
     assert "| m0 | x m1 x" in printed(StepDrawing(loss(), 1), encoding="ascii")
-    printed(LegendDrawing(), encoding="ascii").encode("ascii")
 
 
 @pytest.mark.parametrize("width", [36, 50, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    for index in range(5):
-        assert max(map(len, printed(StepDrawing(loss(), index), width).splitlines())) <= width
-    assert max(map(len, printed(LegendDrawing(), width).splitlines())) <= width
+    for story in (loss(), rebalance()):
+        for index in range(len(story.frames)):
+            assert max(map(len, printed(StepDrawing(story, index), width).splitlines())) <= width
+        assert max(map(len, printed(LegendDrawing(story), width).splitlines())) <= width
 
 
 def test_a_long_log_shows_its_end_and_says_how_much_it_left_out() -> None:
@@ -123,6 +124,67 @@ def test_an_empty_log_has_a_place_for_its_first_record() -> None:
     assert "▲HW=LEO" in text
     assert "purgatory fetch of B at 0" in text
     assert " Nobody writes.\n" in text
+
+
+# Groups
+
+
+def test_a_step_of_a_group_without_colour() -> None:
+    assert printed(StepDrawing(rebalance(), 2)).splitlines() == [
+        " 3/4 c2's session is over, and c1 joins again. [S8.4]",
+        " state Stable → PreparingRebalance   generation 1   coordinator A",
+        " committed t-2 at 5",
+        "          partition    0       1       2",
+        " c1                 ╳╌╌╌╌╌╳ ╳╌╌╌╌╌╳",
+        " leader, gen 1      ╳ t-0 ╳ ╳ t-1 ╳",
+        "                    ╳╌╌g1╌╳ ╳╌╌g1╌╳",
+        "    waits for JoinGroup   heartbeat ok → REBALANCE_IN_PROGRESS",
+        "",
+        " c2                                 ╳╌╌╌╌╌╳",
+        " dead                               ╳ t-2 ╳",
+        "                                    ╳╌╌g1╌╳",
+        "",
+    ]
+
+
+def test_what_a_dead_member_has_is_dashed() -> None:
+    text = printed(StepDrawing(rebalance(), 1))
+    assert "┊ t-2 ┊" in text
+    assert "was member" in text
+    assert "│ t-0 │ │ t-1 │" in text
+
+
+def test_what_a_member_got_is_new_and_says_where_it_begins() -> None:
+    text = printed(StepDrawing(rebalance(), 3))
+    assert text.count("┌──+──┐") == 3
+    assert "waits for JoinGroup → none   begins t-2 at 5" in text
+
+
+def test_a_share_that_was_assigned_is_new_again_when_it_is_heard_of() -> None:
+    told = MemberRow("c1", Role.LEADER, 1, (0,))
+    untold = MemberRow("c1", Role.LEADER, 1, assigned=(0,))
+    frames = tuple(Frame("x", "S8.3", group=group("Stable", 1, row)) for row in (untold, told, told))
+    drawn = [printed(StepDrawing(Strip("s", "S", frames), index)) for index in range(3)]
+    assert ["┌──+──┐" in text for text in drawn] == [False, True, False]
+
+
+def test_a_further_commit_does_not_show_the_one_before() -> None:
+    rows = [MemberRow("c1", Role.LEADER, 1, commit=f"t-0 at {offset}: ok") for offset in (5, 7)]
+    frames = tuple(Frame("x", "S8.4", group=group("Stable", 1, row)) for row in rows)
+    assert "    commit t-0 at 7: ok\n" in printed(StepDrawing(Strip("s", "S", frames), 1))
+
+
+def test_a_partition_that_two_read_is_marked() -> None:
+    rows = MemberRow("c1", Role.LEADER, 1, (0, 1)), MemberRow("c2", Role.MEMBER, 1, (1, 2))
+    text = printed(StepDrawing(Strip("s", "S", (Frame("x", "S8.1", group=group("Stable", 1, *rows)),)), 0))
+    assert text.count("┌──≠──┐") == 2
+
+
+def test_the_legend_is_of_the_story() -> None:
+    assert "below HW" in printed(LegendDrawing(loss()))
+    of_a_group = printed(LegendDrawing(rebalance()))
+    assert "below HW" not in of_a_group
+    assert "│ held: it reads this partition │" in of_a_group
 
 
 def test_colour_tells_the_tide_and_no_colour_keeps_the_strike(monkeypatch: pytest.MonkeyPatch) -> None:

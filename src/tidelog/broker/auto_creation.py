@@ -56,13 +56,16 @@ class AutoCreation:
 
     async def _create(self, topics: Sequence[str]) -> None:
         broker = self._broker
+        controller = broker.metadata.brokers.get(broker.metadata.controller_id)
+        if controller is None:
+            _log.info("cannot create %s yet: no controller is known", ", ".join(topics))
+            return
         timeout_ms: int = broker.config["request.timeout.ms"]
         request = CreateTopicsRequest(
             topics=[_wanted(topic, broker.config) for topic in topics],
             timeout_ms=timeout_ms,
         )
         try:
-            controller = broker.metadata.brokers[broker.metadata.controller_id]
             host, port = controller.endpoints[broker.inter_broker_listener]
             connection = await Connection.open(host, port, client_id=f"broker-{broker.id}-auto-creation")
             try:

@@ -97,6 +97,8 @@ class Fetcher:
         self._under_way: deque[tuple[int, asyncio.Future[FetchResponse]]] = deque()
         self._is_nudging = False
         self._wake = asyncio.Event()
+        self._told_epoch = NO_EPOCH
+        """The life of this broker in which the leader was last asked."""
         self._task = asyncio.ensure_future(self._run())
 
     # Which partitions
@@ -199,6 +201,11 @@ class Fetcher:
         return self._connection
 
     def _send(self, connection: Connection) -> None:
+        if self._told_epoch != (epoch := self._broker_epoch()):
+            # A new life of this broker: leaders have to hear of it for idle partitions too, or would ask for an ISR
+            # with the life before, which the controller refuses.
+            self._told_epoch = epoch
+            self._begin_session()
         self._requests += 1
         answer = connection.send(self._request(), self._version, timeout_ms=self._settings.timeout_ms)
         self._under_way.append((self._requests, answer))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+from tidelog.groups import GroupState
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -35,6 +38,7 @@ def add_gauges(broker: Broker) -> None:
         lambda: max((replicas.lag(partition) for partition in replicas.partitions.values()), default=0),
     )
     _add_controller_gauges(broker)
+    _add_group_gauges(broker)
     gauge(
         "kafka_log_log_manager_offline_log_directory_count",
         lambda: sum(directory.offline is not None for directory in broker.storage.directories),
@@ -58,3 +62,18 @@ def _add_controller_gauges(broker: Broker) -> None:
     stats = "kafka_controller_controller_stats_"
     gauge(stats + "leader_elections_total", lambda: broker.controller.stats.elections)
     gauge(stats + "unclean_leader_elections_total", lambda: broker.controller.stats.unclean_elections)
+
+
+def _add_group_gauges(broker: Broker) -> None:
+    """Of the groups that are coordinated here."""
+    gauge, prefix = broker.metrics.gauge, "kafka_coordinator_group_group_metadata_manager_num_groups"
+
+    def count(state: GroupState | None) -> int:
+        states = () if state is None else (state.value,)
+        shards = broker.groups.shards.values()
+        return sum(len(shard.groups.list_groups(states)) for shard in shards if shard.is_active)
+
+    gauge(prefix, lambda: count(None))
+    for state in GroupState:
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state.value).lower()
+        gauge(f"{prefix}_{name}", lambda state=state: count(state))  # type: ignore[misc]

@@ -36,12 +36,15 @@ class Sender(Protocol):
 class _Proposal:
     """What one leader asks for; void when its term is over."""
 
-    __slots__ = ("isr", "leader", "partition")
+    __slots__ = ("epochs", "isr", "leader", "partition")
 
-    def __init__(self, partition: Partition, leader: Leader, isr: tuple[BrokerId, ...]) -> None:
+    def __init__(self, partition: Partition, leader: Leader, isr: tuple[BrokerId, ...], epochs: list[Epoch]) -> None:
         self.partition = partition
         self.leader = leader
         self.isr = isr
+        self.epochs = epochs
+        """Of the lives of the members that the leader has seen in sync. A later one may have lost what it had, and
+        must not join because this is asked for again (edge case 8)."""
 
     @property
     def is_void(self) -> bool:
@@ -72,7 +75,8 @@ class IsrChanges:
         leader = partition.leader
         assert leader is not None
         leader.isr_asked_for(isr)
-        self._proposals[partition.name] = _Proposal(partition, leader, isr)
+        epochs = [self._epoch_of(member, leader) for member in isr]
+        self._proposals[partition.name] = _Proposal(partition, leader, isr, epochs)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
@@ -111,8 +115,8 @@ class IsrChanges:
                     partition_index=name.partition,
                     leader_epoch=one.leader.epoch,
                     new_isr_with_epochs=[
-                        BrokerState(broker_id=member, broker_epoch=self._epoch_of(member, one.leader))
-                        for member in one.isr
+                        BrokerState(broker_id=member, broker_epoch=epoch)
+                        for member, epoch in zip(one.isr, one.epochs, strict=True)
                     ],
                     partition_epoch=one.partition.partition_epoch,
                 )

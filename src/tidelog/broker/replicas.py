@@ -156,6 +156,9 @@ class Replicas:
             return  # of before the last change of the ISR
         if state.leader == self._broker_id and self._broker_id not in state.isr:
             raise RequestError(ErrorCode.INVALID_REQUEST, "a leader is in its own ISR")
+        # A new controller tells again what is known. That does not settle what this leader has asked for: it may still
+        # be granted, and until then both sets count (S3.4).
+        is_news = (state.partition_epoch, tuple(state.replicas)) != (partition.partition_epoch, partition.replicas)
         partition.controller_epoch = state.controller_epoch
         partition.partition_epoch = state.partition_epoch
         partition.replicas, partition.isr = tuple(state.replicas), tuple(state.isr)
@@ -165,7 +168,8 @@ class Replicas:
             return
         log = partition.log
         if partition.leader is not None and not is_new_term:
-            partition.isr_changed(state.isr, state.replicas)
+            if is_news:
+                partition.isr_changed(state.isr, state.replicas)
             return
         partition.pause()
         await self._fetchers.release(partition)

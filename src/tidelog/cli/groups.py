@@ -122,8 +122,11 @@ async def _described(cluster: Cluster, names: tuple[str, ...], isolation: str) -
     from tidelog.client.offsets import Isolation
     from tidelog.errors import ErrorCode
 
-    asked = names or [listing.group for listing in await list_groups(cluster)]
-    groups = await describe_groups(cluster, asked)
+    listed = [] if names else await list_groups(cluster)
+    others = [one.group for one in listed if one.type not in ("", "classic")]
+    if others:
+        click.echo(f"not shown, for they are not classic groups: {', '.join(others)}", err=True)
+    groups = await describe_groups(cluster, names or [one.group for one in listed if one.group not in others])
     gone = [group.group for group in groups.values() if group.state == DEAD]
     if names and gone:
         hint = "there is no such classic group; see `tidelog groups list`"

@@ -44,8 +44,8 @@ def list_stories() -> None:
 def show(name: str, truncation: str | None, step: bool, fast: bool, picture_file: Path | None) -> None:
     """Tell a story: real brokers in a simulated world, drawn step by step.
 
-    Boxes are records, solid below the high watermark and dashed above it. Each step says what happened, and by which
-    rule.
+    Boxes are records, solid below the high watermark and dashed above it; or partitions, solid where a member of a
+    group reads them. Each step says what happened, and by which rule.
     """
     strip = _told(name, truncation, step, fast)
     if picture_file is not None:
@@ -91,7 +91,7 @@ def _draw(strip: Strip, *, waits_for_key: bool, pace_s: float) -> None:
 
     console = Console(highlight=False)
     console.print(Text(f"{strip.title}{', with ' if strip.variant else ''}{strip.variant}", "bold"))
-    console.print(LegendDrawing())
+    console.print(LegendDrawing(strip))
     for index in range(len(strip.frames)):
         if index and waits_for_key:
             console.input("[dim]Enter[/dim]")

@@ -152,8 +152,9 @@ class Member:
             if self._life is not None:
                 self._life.cancel()
                 await asyncio.gather(self._life, return_exceptions=True)
-            if self._failure is None:
-                await self._give_up(())
+            if self._failure is None and self._assignment.partitions:
+                async with self._heartbeats():
+                    await self._give_up(())
             with suppress(TidelogError):
                 await self._seat.leave()
         finally:
@@ -271,9 +272,11 @@ class Member:
         beating = asyncio.get_running_loop().create_task(self._beat())
         beating.add_done_callback(self._stopped_beating)
         try:
+            await asyncio.sleep(0)  # it begins, for what is cancelled before that was never awaited
             yield
         finally:
             beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
 
     def _stopped_beating(self, beating: asyncio.Task[None]) -> None:
         if not beating.cancelled() and beating.exception() is not None:

@@ -166,22 +166,27 @@ class Controller:
         self._turn.settle(self.image.standing())
 
     def _leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> None:
-        """KAFKA_STORAGE_ERROR says that the replica is on a log directory that failed."""
+        """KAFKA_STORAGE_ERROR says that the replica's log directory failed; no error, that it is there again."""
         if not self._is_current(event.broker, event.broker_epoch):
             return
         names = {topic.topic_id: topic.name for topic in self.image.topics.values()}
         offline = self.image.offline.setdefault(event.broker, set())
-        failed: dict[str, None] = {}
+        changed: dict[str, None] = {}
         for topic in event.response.topics:
             name = names.get(topic.topic_id)
             for answer in topic.partition_errors:
                 partition = TopicPartition(name or "", answer.partition_index)
-                if name is None or answer.error_code != ErrorCode.KAFKA_STORAGE_ERROR or partition in offline:
+                if name is None:
                     continue
-                offline.add(partition)
-                failed[name] = None
+                if answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR and partition not in offline:
+                    offline.add(partition)
+                elif answer.error_code == ErrorCode.NONE and partition in offline:
+                    offline.remove(partition)
+                else:
+                    continue
+                changed[name] = None
                 self._turn.batch.metadata_changed([partition])
-        self._turn.settle(self.image.topics[name] for name in failed if name not in self.image.deleting)
+        self._turn.settle(self.image.topics[name] for name in changed if name not in self.image.deleting)
 
     def _stop_replica_answered(self, event: StopReplicaAnswered) -> None:
         if not self._is_current(event.broker, event.broker_epoch) or event.response.error_code:

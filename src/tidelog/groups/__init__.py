@@ -27,8 +27,8 @@ The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_
 | ListGroups 0-5 | `list_groups`, of each partition | returned, not an effect |
 | DeleteGroups 0-2 | `delete_group`, for each group | a result |
 
-The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `syncing`, `leaving`;
-`commits`, `offsets`, `retention`; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
+The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `returning`, `syncing`,
+`leaving`; `commits`, `offsets`, `retention`; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse

@@ -40,6 +40,7 @@ class Group:
         "pending",
         "protocol",
         "protocol_type",
+        "returning",
         "state",
         "state_ms",
         "static",
@@ -70,6 +71,8 @@ class Group:
         """Members of this generation that have not asked for their assignment."""
         self.storing = False
         """The leader's assignment for this generation is on its way into the log."""
+        self.returning = 0
+        """How many writes are under way for static members that came back in this generation."""
         self.subscribed_topics: set[str] | None = None
         """What this generation reads; None if that cannot be known."""
         self.is_initial = False
@@ -96,6 +99,9 @@ class Group:
         self.subscribed_topics = self._read_subscriptions()
         self.unsynced.clear()
         self.storing = False
+        self.returning = 0
+        for member_id in self.static.values():
+            self.members[member_id].stored_as = None
         self.move_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
 
     @property
@@ -113,7 +119,8 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        return max((member.terms.rebalance_timeout_ms for member in self.members.values()), default=0)
+        """The longest that a member asks for; never nothing, or a group that has to wait would try again at once."""
+        return max([1, *(member.terms.rebalance_timeout_ms for member in self.members.values())])
 
     # Members
 

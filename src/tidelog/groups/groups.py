@@ -11,10 +11,10 @@ from tidelog.groups.commits import Commit
 from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Turn
 from tidelog.groups.group import Group
-from tidelog.groups.joining import Join, join
+from tidelog.groups.joining import join
 from tidelog.groups.leaving import leave
 from tidelog.groups.listing import described, listed
-from tidelog.groups.member import Client
+from tidelog.groups.member import Client, Join
 from tidelog.groups.rebalance import (
     begin,
     join_time_over,
@@ -302,8 +302,11 @@ class Groups:
         offsets.write_commits(turn, group, going, settled, also=[group_record(group.id, None)])
 
     def _bury(self, group: Group) -> None:
-        """What the tombstone of a group means. If something was committed after it, that is a group of its own."""
-        if group.commits or group.pending:
+        """What the tombstone of a group means. If something was committed after it, that is a group of its own.
+
+        Ids that were given out are void with it; who comes with one has to ask again.
+        """
+        if group.commits:
             group.load(_NOTHING)
         elif self._groups.pop(group.id, None) is not None:
             group.move_to(GroupState.DEAD, group.state_ms or 0)

@@ -41,10 +41,25 @@ class Terms(NamedTuple):
         return list(self.protocols.items()) == list(other.protocols.items())
 
 
-class Identity(NamedTuple):
-    """What the log last said of a static member that came back in a generation, until its new id is stored."""
+class Join:
+    """One JoinGroup request."""
 
-    generation: int
+    __slots__ = ("client", "new_id", "request", "terms", "ticket", "version")
+
+    def __init__(
+        self, request: JoinGroupRequest, version: int, client: Client, member_id_suffix: str, ticket: Ticket
+    ) -> None:
+        self.request = request
+        self.version = version
+        self.client = client
+        self.new_id = f"{request.group_instance_id or client.id}-{member_id_suffix}"
+        self.ticket = ticket
+        self.terms = Terms.of(request, version)
+
+
+class Identity(NamedTuple):
+    """Under what id, and with what terms, a member stands in the log."""
+
     member_id: str
     terms: Terms
 
@@ -74,7 +89,7 @@ class Member:
         self.session = session
         self.assignment = b""
         self.stored_as: Identity | None = None
-        """None: nothing of it is on its way into the log."""
+        """Set while a new id of a static member is on its way into the log."""
         self.is_new = False
         """It waits for its first generation, and cannot heartbeat before."""
         self.join_ticket: Ticket = None

@@ -44,7 +44,10 @@ def _is_expired(value: OffsetCommitValue, empty_since_ms: int | None, now_ms: in
 
 def of_topics(group: Group, topics: Collection[str]) -> list[Commit]:
     """Tombstones for all that was committed for topics that are no more."""
-    return [(topic, partition, None) for topic, partition in group.commits.known_partitions() if topic in topics]
+    commits = group.commits
+    if not commits.has_in_flight() and not any(topic in commits.by_topic for topic in topics):
+        return []
+    return [(topic, partition, None) for topic, partition in commits.known_partitions() if topic in topics]
 
 
 def all_of(group: Group) -> list[Commit]:

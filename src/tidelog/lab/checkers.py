@@ -11,11 +11,13 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from tidelog.broker.broker import BrokerState
 from tidelog.broker.partition import Partition
-from tidelog.lab.cluster import LabCluster
+from tidelog.coordination.port import NoNodeError
+from tidelog.lab.cluster import TOPIC, LabCluster, content_of
 from tidelog.lab.loop import SimulationError
 from tidelog.log.log import Log
 from tidelog.records.header import BatchHeader, headers
 from tidelog.records.kernel import Record
+from tidelog.replication.leader import Leader
 from tidelog.types import BrokerId, Epoch, Offset, TopicPartition
 
 _LOOK_S = 0.02
@@ -41,6 +43,10 @@ class Replica(NamedTuple):
 
     broker: BrokerId
     partition: Partition
+    is_in_sync: bool = False
+    """By the ISR that is stored, from which leaders are elected. Not told of topics that come and go."""
+    has_session: bool = True
+    """Its broker's session with the store is surely not over."""
 
     @property
     def incarnation(self) -> Incarnation:
@@ -221,6 +227,49 @@ class OnceAndInOrder(Rule):
                     last[producer] = number
 
 
+class InSyncHasAllCommitted(Rule):
+    """The reason why a leader may be elected from the ISR alone; it is broken well before anything is lost by it."""
+
+    name = "who is in the ISR has every committed record"
+
+    def __init__(self) -> None:
+        self._committed: dict[Incarnation, tuple[Offset, BrokerId]] = {}
+
+    def look(self, replicas: Sequence[Replica]) -> None:
+        for replica in replicas:
+            high_watermark = replica.partition.log.high_watermark
+            if high_watermark > self._committed.get(replica.incarnation, (0, 0))[0]:
+                self._committed[replica.incarnation] = (high_watermark, replica.broker)
+        for replica in replicas:
+            if replica.is_in_sync:
+                committed, broker = self._committed.get(replica.incarnation, (0, 0))
+                if replica.partition.log.log_end_offset < committed:
+                    self.broken(
+                        f"{replica} ends at {replica.partition.log.log_end_offset}; {broker} had HW {committed}"
+                    )
+
+
+class NoTideWithoutSession(Rule):
+    """Others may lead by then, and a leader that does not know acknowledges nothing."""
+
+    name = "a leader whose session is over moves no HW"
+
+    def __init__(self) -> None:
+        self._over: dict[tuple[Incarnation, BrokerId], tuple[Leader, Offset]] = {}
+
+    def look(self, replicas: Sequence[Replica]) -> None:
+        before, self._over = self._over, {}
+        for replica in replicas:
+            leader = replica.partition.leader
+            if leader is None or replica.has_session:
+                continue
+            key, now = (replica.incarnation, replica.broker), leader.high_watermark
+            was_leading, then = before.get(key, (None, now))
+            if was_leading is leader and now > then:
+                self.broken(f"{replica} in epoch {leader.epoch}: from {then} to {now}")
+            self._over[key] = (leader, now)
+
+
 ALWAYS_TRUE: tuple[type[Rule], ...] = (
     AcknowledgedIsNeverLost,
     ReplicasAgree,
@@ -230,12 +279,18 @@ ALWAYS_TRUE: tuple[type[Rule], ...] = (
     ConsumedNeverDisappears,
     OnceAndInOrder,
 )
+"""What a client can tell, a line of EDGE_CASES.md each."""
+
+INSIDE: tuple[type[Rule], ...] = (InSyncHasAllCommitted, NoTideWithoutSession)
+"""What keeps that true: a run need not be so unlucky that somebody is hurt."""
+
+ALL_RULES = ALWAYS_TRUE + INSIDE
 
 
 class Witness:
     """Tells the rules what happens, and writes it into the trace."""
 
-    def __init__(self, cluster: LabCluster[Any], rules: Sequence[type[Rule]] = ALWAYS_TRUE) -> None:
+    def __init__(self, cluster: LabCluster[Any], rules: Sequence[type[Rule]] = ALL_RULES) -> None:
         self._cluster = cluster
         self.rules = [rule() for rule in rules]
 
@@ -276,10 +331,23 @@ class Witness:
 
 def _replicas(cluster: LabCluster[Any]) -> Iterator[Replica]:
     """Those whose logs are open. One that is stopping closes them one after the other."""
+    isrs: dict[int, list[BrokerId]] = {}
     for number, one in cluster.brokers.items():
-        if one.is_up and one.broker.state != BrokerState.SHUTTING_DOWN:
-            for partition in one.broker.replicas.partitions.values():
-                yield Replica(number, partition)
+        if one.is_up and one.broker.state != BrokerState.SHUTTING_DOWN and one.broker.replicas.partitions:
+            has_session = one.broker.session.is_current()
+            for name, partition in one.broker.replicas.partitions.items():
+                if name.topic == TOPIC and name.partition not in isrs:
+                    isrs[name.partition] = _stored_isr(cluster, name.partition)
+                is_in_sync = name.topic == TOPIC and number in isrs[name.partition]
+                yield Replica(number, partition, is_in_sync, has_session)
+
+
+def _stored_isr(cluster: LabCluster[Any], index: int) -> list[BrokerId]:
+    """Of nobody while the topic is being deleted."""
+    try:
+        return cluster.stored_isr(index)
+    except NoNodeError:
+        return []
 
 
 def _batches(log: Log, start: Offset, end: Offset) -> Iterator[BatchHeader]:
@@ -288,6 +356,6 @@ def _batches(log: Log, start: Offset, end: Offset) -> Iterator[BatchHeader]:
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if following is not None and following.base_offset <= start:
             continue
-        for _, header in headers(segment.file.read_at(0, segment.size)):
+        for _, header in headers(content_of(segment)):
             if start <= header.base_offset and header.next_offset <= end:
                 yield header

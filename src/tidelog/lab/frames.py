@@ -1,15 +1,16 @@
-"""What a story shows: replicas, what clients know, and what happened, one frame per step.
+"""What a story shows: replicas or a group's members, what clients know, and what happened, one frame per step.
 
     strip = Strip("loss", "Loss", frames)
     changes(strip.before(3), strip.frames[3]).of("B").gone
 
-Pure data. A story fills the frames from the running brokers; `terminal` and `picture` draw them. A frame holds what was
-seen and not what should be: nothing here repairs a high watermark that stands where it must not.
+Pure data. A story fills the frames from the running brokers and members; `terminal` and `picture` draw them. A frame
+holds what was seen and not what should be: nothing here repairs a high watermark that stands where it must not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from itertools import pairwise
@@ -19,12 +20,17 @@ from tidelog.types import Epoch, Offset
 
 
 class Role(Enum):
-    """What a replica does in this step. A frozen one runs no code, so it may still believe that it leads."""
+    """What a replica or a consumer does in this step. A frozen one runs no code, so it may still believe that it leads.
+
+    A consumer leads its group, is a member of it, or is outside.
+    """
 
     LEADER = "leader"
     FOLLOWER = "follower"
     FROZEN = "frozen"
     DEAD = "dead"
+    MEMBER = "member"
+    OUTSIDE = "outside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +79,78 @@ class ReplicaRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One consumer of a group. What it holds it reads; what it is assigned beyond that, only the coordinator knows of.
+
+    `generation` is the last one it was told, None before any. `begins` says at which offsets it goes on with
+    what it holds, where there are some; `heartbeat` and `commit`, how its last ones in this generation were answered.
+    """
+
+    name: str
+    role: Role
+    generation: int | None = None
+    held: tuple[int, ...] = ()
+    assigned: tuple[int, ...] = ()
+    begins: str = ""
+    waits_for: str = ""
+    heartbeat: str = ""
+    commit: str = ""
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """All its partitions, whoever knows that they are."""
+        return tuple(sorted({*self.held, *self.assigned}))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group as its coordinator has it, and its consumers, on a topic of so many partitions (S8)."""
+
+    state: str
+    generation: int
+    coordinator: str
+    topic: str
+    partitions: int
+    members: tuple[MemberRow, ...] = ()
+    committed: tuple[tuple[int, Offset], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_names(row.name for row in self.members)
+        shares = [partition for row in self.members for partition in row.shares]
+        if any(partition not in range(self.partitions) for partition in shares):
+            raise ValueError(f"{self.topic} has {self.partitions} partitions, and not all of {shares}")
+
+    def member(self, name: str) -> MemberRow | None:
+        return next((row for row in self.members if row.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
-    """One step of a story: the sentence that says what happened, the rule it follows, and the state after it."""
+    """One step of a story: the sentence that says what happened, the rule it follows, and the state after it.
+
+    A story is of the replicas of a partition or of a group; the other part of its frames is empty.
+    """
 
     says: str
     rule: str
-    replicas: tuple[ReplicaRow, ...]
+    replicas: tuple[ReplicaRow, ...] = ()
     controller: str | None = None
     acknowledged: tuple[Record, ...] = ()
     waiting: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    group: Group | None = None
 
     def __post_init__(self) -> None:
-        names = [row.name for row in self.replicas]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two replicas of one name: {' '.join(names)}")
+        _check_names(row.name for row in self.replicas)
 
     def row(self, name: str) -> ReplicaRow | None:
         return next((row for row in self.replicas if row.name == name), None)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    listed = list(names)
+    if len(set(listed)) < len(listed):
+        raise ValueError(f"two rows of one name: {' '.join(listed)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +215,12 @@ def _row_changes(before: ReplicaRow | None, after: ReplicaRow) -> RowChanges:
 def _changed(before: Frame | ReplicaRow, after: Frame | ReplicaRow) -> frozenset[str]:
     names = (part.name for part in fields(after))
     return frozenset(name for name in names if getattr(before, name) != getattr(after, name))
+
+
+def contested(group: Group) -> frozenset[int]:
+    """The partitions that two consumers read: a group must never come to that (S8.1)."""
+    held = Counter(partition for row in group.members for partition in row.held)
+    return frozenset(partition for partition, readers in held.items() if readers > 1)
 
 
 def differing(frame: Frame) -> frozenset[Offset]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from xml.sax.saxutils import escape
 
-from tidelog.lab.frames import Frame, ReplicaRow, Role, RowChanges, Strip, changes, differing
-from tidelog.lab.layout import Box, Columns, Fact, Tide, boxes, columns, frame_facts, markers, role_words, row_facts
+from tidelog.lab.frames import Frame, Role, Strip
+from tidelog.lab.layout import Box, Columns, Fact, Look, Marker, Row, columns, frame_facts, legend, rows
 
 _FONT = "Verdana, 'DejaVu Sans', Helvetica, Arial, sans-serif"
 _EDGE = 24
@@ -42,12 +42,19 @@ class _Paint:
 
 
 _PAINT = {
-    Tide.COMMITTED: _Paint("#cbe2f6", "#1d5c9c"),
-    Tide.UNCOMMITTED: _Paint("#fdf3d3", "#96700f", "4 3"),
-    Tide.GONE: _Paint("#ffffff", _ALARM, "2 3"),
+    Look.SOLID: _Paint("#cbe2f6", "#1d5c9c"),
+    Look.DASHED: _Paint("#fdf3d3", "#96700f", "4 3"),
+    Look.GONE: _Paint("#ffffff", _ALARM, "2 3"),
 }
 _DIFFERS = _Paint("#ecd9f5", "#76279e")
-_BADGE = {Role.LEADER: "#1e6b3c", Role.FOLLOWER: "#4a5b6c", Role.FROZEN: "#1f7f96", Role.DEAD: "#9aa5b1"}
+_BADGE = {
+    Role.LEADER: "#1e6b3c",
+    Role.FOLLOWER: "#4a5b6c",
+    Role.FROZEN: "#1f7f96",
+    Role.DEAD: "#9aa5b1",
+    Role.MEMBER: "#4a5b6c",
+    Role.OUTSIDE: "#9aa5b1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ def svg(strip: Strip) -> str:
     across = min(len(strip.frames), max(1, (_PAGE - 2 * _EDGE + _GAP) // (panel + _GAP)))
     panels = [_Panel(strip, index, shown, panel) for index in range(len(strip.frames))]
     width = 2 * _EDGE + max(across, 2 if panel < _PAGE // 2 else 1) * (panel + _GAP) - _GAP
-    legend, legend_height = _legend(width)
+    meanings, legend_height = _legend(strip, width)
     body = []
     top = _HEADING + legend_height
     for first in range(0, len(panels), across):
@@ -74,7 +81,7 @@ def svg(strip: Strip) -> str:
         height = max(one.height for one in line)
         body += [one.drawn(_EDGE + place * (panel + _GAP), top, height) for place, one in enumerate(line)]
         top += height + _GAP
-    return "\n".join([*_head(strip, width, top - _GAP + _EDGE), *legend, *body, "</svg>", ""])
+    return "\n".join([*_head(strip, width, top - _GAP + _EDGE), *meanings, *body, "</svg>", ""])
 
 
 def _head(strip: Strip, width: int, height: int) -> list[str]:
@@ -91,13 +98,12 @@ def _head(strip: Strip, width: int, height: int) -> list[str]:
     ]
 
 
-def _legend(width: int) -> tuple[list[str], int]:
+def _legend(strip: Strip, width: int) -> tuple[list[str], int]:
     """Small boxes and what they mean, and how much height they take."""
+    said = legend(strip)
     meanings = (
-        (_PAINT[Tide.COMMITTED], "committed: below HW"),
-        (_PAINT[Tide.UNCOMMITTED], "not committed"),
-        (_PAINT[Tide.GONE], "cut or lost in this step"),
-        (_DIFFERS, "≠ differs between replicas"),
+        *((_PAINT[look], words) for look, words in said.looks.items()),
+        (_DIFFERS, f"≠ {said.differs}"),
         (None, "changed in this step"),
     )
     drawn, x, y = [], _EDGE, _HEADING - 14
@@ -109,7 +115,7 @@ def _legend(width: int) -> tuple[list[str], int]:
             drawn.append(f'<text x="{x}" y="{y}" font-weight="bold" fill="{_CHANGED}">Aa</text>')
         else:
             drawn.append(_rect(x, y - 12, 18, 15, paint))
-            drawn += [_strike(x, y - 12, 18, 15)] if paint is _PAINT[Tide.GONE] else []
+            drawn += [_strike(x, y - 12, 18, 15)] if paint is _PAINT[Look.GONE] else []
         drawn.append(f'<text x="{x + 26}" y="{y}" font-size="12" fill="{_GREY}">{words}</text>')
         x += needed
     return drawn, y - _HEADING + 32
@@ -129,10 +135,8 @@ class _Panel:
         for note in frame.notes:
             self._lines([[_Span(word)] for word in note.split()], _PAD, gap=1)
         self._axis()
-        changed, differ = changes(before, frame), differing(frame)
-        for row in frame.replicas:
-            was = before.row(row.name) if before is not None else None
-            self._row(row, was, changed.of(row.name), boxes(row, changed.of(row.name), differ))
+        for row in rows(before, frame):
+            self._row(row)
         self.height = self._y + 4
 
     def drawn(self, x: int, y: int, height: int) -> str:
@@ -159,33 +163,32 @@ class _Panel:
             f'<line x1="{_PAD}" x2="{self._width - _PAD}" y1="{self._y}" y2="{self._y}" stroke="{_RULE}"/>'
         )
         self._y += 18
-        left = f"… {self._shown.hidden} more" if self._shown.hidden else "offset"
+        left = f"… {self._shown.hidden} more" if self._shown.hidden else self._shown.axis
         self._marks.append(_text(_PAD + _NAMES - 12, self._y, [_Span(left, _GREY)], size=11, anchor="end"))
-        for offset in self._shown.offsets:
-            middle = self._edge(offset) + _BOX // 2
-            self._marks.append(_text(middle, self._y, [_Span(str(offset), _GREY)], size=11, anchor="middle"))
+        for number in self._shown.numbers:
+            middle = self._edge(number) + _BOX // 2
+            self._marks.append(_text(middle, self._y, [_Span(str(number), _GREY)], size=11, anchor="middle"))
         self._y += 6
 
-    def _edge(self, offset: int) -> int:
-        return _PAD + _NAMES + (offset - self._shown.first) * _SLOT
+    def _edge(self, number: int) -> int:
+        return _PAD + _NAMES + (number - self._shown.first) * _SLOT
 
-    def _row(self, row: ReplicaRow, was: ReplicaRow | None, changed: RowChanges, drawn: dict[int, Box]) -> None:
-        self._name(row, was)
+    def _row(self, row: Row) -> None:
+        self._name(row)
         self._marks.append(f'<g opacity="{0.6 if row.role is Role.DEAD else 1}">')
-        for offset in self._shown.offsets:
-            if box := drawn.get(offset):
-                self._marks += _box(box, self._edge(offset), self._y)
+        for number in self._shown.numbers:
+            if box := row.boxes.get(number):
+                self._marks += _box(box, self._edge(number), self._y)
         self._marks.append("</g>")
         self._y += _BOX_HEIGHT
-        self._markers(row, changed)
-        self._lines([_fact(fact) for fact in row_facts(was, row, changed)], _PAD)
+        self._markers(row.markers)
+        self._lines([_fact(fact) for fact in row.facts], _PAD)
         self._y += 16
 
-    def _name(self, row: ReplicaRow, was: ReplicaRow | None) -> None:
-        role, _, epoch = role_words(row).partition(", ")
-        moved = was is not None and was.role is not row.role
-        style = _Span(role, _CHANGED if moved else _INK, moved or row.role is Role.LEADER)
-        below = [epoch, f"was {was.role.value}" if was is not None and moved else ""]
+    def _name(self, row: Row) -> None:
+        role, _, term = row.words.partition(", ")
+        style = _Span(role, _CHANGED if row.was else _INK, bool(row.was) or row.role is Role.LEADER)
+        below = [term, f"was {row.was}" if row.was else ""]
         badge = f'x="{_PAD}" y="{self._y + 3}" width="30" height="30" rx="6"'
         self._marks.append(f'<rect {badge} fill="{_BADGE[row.role]}"/>')
         self._marks.append(_text(_PAD + 15, self._y + 23, [_Span(row.name, "#ffffff", True)], anchor="middle"))
@@ -194,10 +197,10 @@ class _Panel:
         for place, line in enumerate(lines):
             self._marks.append(_text(_PAD + 38, top + 14 * place, [line], size=11 if place else _SIZE))
 
-    def _markers(self, row: ReplicaRow, changed: RowChanges) -> None:
+    def _markers(self, marks: Iterable[Marker]) -> None:
         """A mark at the left edge of its box; where two would touch, the second goes one line down."""
         ends: list[float] = []
-        for mark in markers(row, changed):
+        for mark in marks:
             if not self._shown.first <= mark.offset <= self._shown.first + self._shown.count:
                 continue
             x = self._edge(mark.offset) - (_SLOT - _BOX) // 2
@@ -211,15 +214,16 @@ class _Panel:
 
 
 def _box(box: Box, x: int, y: int) -> list[str]:
-    paint = _DIFFERS if box.differs else _PAINT[box.tide]
-    gone = box.tide is Tide.GONE
+    paint = _DIFFERS if box.differs else _PAINT[box.look]
+    gone = box.look is Look.GONE
     ink = _ALARM if gone else _INK
     middle = x + _BOX // 2
-    label = ("≠ " if box.differs else "") + _shortened(box.record.label, 3 if box.differs else 5)
+    word, number = box.term
+    label = ("≠ " if box.differs else "") + _shortened(box.label, 3 if box.differs else 5)
     drawn = [
         _rect(x, y, _BOX, _BOX_HEIGHT, paint, 2.5 if box.new else 1.2),
         _text(middle, y + 17, [_Span(label, ink, box.new)], anchor="middle"),
-        _text(middle, y + 30, [_Span(f"epoch {box.record.epoch}", _ALARM if gone else _GREY)], size=9, anchor="middle"),
+        _text(middle, y + 30, [_Span(f"{word} {number}", _ALARM if gone else _GREY)], size=9, anchor="middle"),
     ]
     return [*drawn, _strike(x, y, _BOX, _BOX_HEIGHT)] if gone else drawn
 

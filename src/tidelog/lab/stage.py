@@ -33,11 +33,39 @@ ALL = -1
 _PARTITION = TopicPartition(TOPIC, 0)
 _PRODUCE_BY_NAME = 12
 _PRODUCE_MS = 30_000
-_LATENCY_MS = 10.0
+LATENCY_MS = 10.0
 _LOOK_S = 0.0005
 _PATIENCE_S = 60.0
 CONTROLLER = "K"
 """A broker without a replica; it starts first and so controls. Deaths of replicas are then only that."""
+
+
+class Scene:
+    """What any story does: wait for what it is to show, and keep what it has shown."""
+
+    def __init__(self, world: World) -> None:
+        self.frames: list[Frame] = []
+        self._world = world
+
+    @property
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def until(self, condition: Callable[[], object], patience_s: float = _PATIENCE_S) -> None:
+        """Looks twice per millisecond, so that it sees what lasts only as long as a message is under way."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        while not condition():
+            if loop.time() >= deadline:
+                raise WaitedInVainError(f"after frame {len(self.frames)}: {self._now()}")
+            await asyncio.sleep(_LOOK_S)
+
+    def _now(self) -> str:
+        """What is there, for whoever waited in vain."""
+        raise NotImplementedError
 
 
 class Sent:
@@ -51,13 +79,12 @@ class Sent:
         """Also when the connection broke: then there is no code."""
 
 
-class Stage:
+class Stage(Scene):
     """One partition of the topic `t`, its replicas by letters."""
 
     def __init__(self, world: World, *, by_epoch: bool = True) -> None:
+        super().__init__(world)
         self.by_epoch = by_epoch
-        self.frames: list[Frame] = []
-        self._world = world
         self._names: dict[BrokerId, str] = {}
         self._numbers: dict[str, BrokerId] = {}
         self._replicas = ""
@@ -77,7 +104,7 @@ class Stage:
         for one in replicas:
             for other in replicas:
                 if one < other:
-                    self.set_latency(one, other, _LATENCY_MS)
+                    self.set_latency(one, other, LATENCY_MS)
         await self[CONTROLLER].start()
         await self.until(lambda: self.controller == CONTROLLER)
         await self.cluster.start()
@@ -242,20 +269,10 @@ class Stage:
         """A fetch of its replica is under way to the leader."""
         return self[name].broker.replicas._fetchers.is_asking(_PARTITION)
 
-    # Time and telling
+    # Telling
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def until(self, condition: Callable[[], object], patience_s: float = _PATIENCE_S) -> None:
-        """Looks twice per millisecond, so that it sees what lasts only as long as a message is under way."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience_s
-        while not condition():
-            if loop.time() >= deadline:
-                state = "; ".join(str(self.row(name)) for name in self._replicas if self._names and self.cluster)
-                raise WaitedInVainError(f"after frame {len(self.frames)}: {state}")
-            await asyncio.sleep(_LOOK_S)
+    def _now(self) -> str:
+        return "; ".join(str(self.row(name)) for name in self._replicas if self._names and self.cluster)
 
     def show(self, says: str, rule: str, *notes: str) -> None:
         """A frame of what is there now."""

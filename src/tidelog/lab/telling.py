@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tidelog.lab.frames import Strip
+from tidelog.lab.frames import Frame, Strip
+from tidelog.lab.group_stage import GroupStage
 from tidelog.lab.old_rule import truncation_by_high_watermark
 from tidelog.lab.stage import Stage
-from tidelog.lab.stories import copying, elections, failures
+from tidelog.lab.stories import copying, elections, failures, rebalances
 from tidelog.lab.world import World
 
 _SEED = 1
@@ -25,8 +27,29 @@ class Story:
     play: Callable[[Stage], Awaitable[None]]
     has_old_rule: bool = False
 
+    async def played(self, world: World, by_epoch: bool) -> list[Frame]:
+        stage = Stage(world, by_epoch=by_epoch)
+        await self.play(stage)
+        return stage.frames
 
-STORIES = {
+
+@dataclass(frozen=True, slots=True)
+class GroupStory:
+    """A script for a consumer group."""
+
+    name: str
+    title: str
+    play: Callable[[GroupStage], Awaitable[None]]
+    has_old_rule: ClassVar[bool] = False
+
+    async def played(self, world: World, by_epoch: bool) -> list[Frame]:
+        stage = GroupStage(world)
+        await self.play(stage)
+        await stage.close()
+        return stage.frames
+
+
+STORIES: dict[str, Story | GroupStory] = {
     story.name: story
     for story in (
         Story("two-replicas", "One record, two replicas: the fetch comes after the produce", copying.two_replicas),
@@ -62,25 +85,24 @@ STORIES = {
         Story("isr", "The ISR shrinks and grows, with min.insync.replicas=2", elections.isr),
         Story("unclean", "Nobody in sync is alive: unclean election off, then on", elections.unclean),
         Story("controller", "The controller falls silent, and another finishes its work", elections.controller),
+        GroupStory("rebalance-join", "A consumer joins a stable group", rebalances.joining),
+        GroupStory("rebalance-leave", "A consumer leaves its group, and then all do", rebalances.leaving),
+        GroupStory("rebalance-crash", "A consumer crashes, and nobody says goodbye", rebalances.crashing),
+        GroupStory("rebalance-commit", "What may be committed while a group rebalances", rebalances.committing),
     )
 }
 """In the order in which they are best read."""
 
 
-def tell(story: Story, *, by_epoch: bool = True) -> Strip:
+def tell(story: Story | GroupStory, *, by_epoch: bool = True) -> Strip:
     """The same frames every time."""
     assert by_epoch or story.has_old_rule
     rule = contextlib.nullcontext() if by_epoch else truncation_by_high_watermark()
     with World(_SEED) as world, rule:
-        stage = Stage(world, by_epoch=by_epoch)
 
-        async def whole() -> None:
-            await world.host("client").start(_play(story, stage))
+        async def whole() -> list[Frame]:
+            return await world.host("client").start(story.played(world, by_epoch))
 
-        world.run(whole(), limit_s=_LIMIT_S)
+        frames = world.run(whole(), limit_s=_LIMIT_S)
     variant = f"truncation by {'leader epoch' if by_epoch else 'high watermark'}" if story.has_old_rule else ""
-    return Strip(story.name, story.title, tuple(stage.frames), variant)
-
-
-async def _play(story: Story, stage: Stage) -> None:
-    await story.play(stage)
+    return Strip(story.name, story.title, tuple(frames), variant)

@@ -1,9 +1,9 @@
-"""A step of a story in a terminal: rows of record boxes with the tide marks below them.
+"""A step of a story in a terminal: rows of boxes, records with the tide marks below them or partitions of a group.
 
     Console().print(StepDrawing(strip, 3))
 
-Colour is an addition: a box also shows by its lines whether it is committed (solid), uncommitted (dashed), gone
-(crossed), new (+) or different (≠), and a changed value shows the one before it. So pipes and NO_COLOR lose nothing.
+Colour is an addition: a box also shows by its lines whether it is safe (solid), not so (dashed), gone (crossed), new
+(+) or different (≠), and a changed value shows the one before it. So pipes and NO_COLOR lose nothing.
 """
 
 from __future__ import annotations
@@ -14,29 +14,23 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from tidelog.lab.frames import ReplicaRow, Role, Strip, changes, differing
-from tidelog.lab.layout import (
-    Box,
-    Columns,
-    Fact,
-    Marker,
-    Tide,
-    boxes,
-    columns,
-    frame_facts,
-    markers,
-    role_words,
-    row_facts,
-)
-from tidelog.types import Offset
+from tidelog.lab.frames import Role, Strip
+from tidelog.lab.layout import Box, Columns, Fact, Look, Marker, Row, columns, frame_facts, legend, rows
 
 _MARGIN = 20
 _LABEL_MAX = 8
 _MARKERS_BEHIND = 8  # room for "^HW=LEO" right of the last box
 
-_STYLE = {Tide.COMMITTED: "bold white on blue", Tide.UNCOMMITTED: "black on yellow", Tide.GONE: "strike red"}
+_STYLE = {Look.SOLID: "bold white on blue", Look.DASHED: "black on yellow", Look.GONE: "strike red"}
 _DIFFERS = "bold white on magenta"
-_NAME = {Role.LEADER: "bold green", Role.FOLLOWER: "bold", Role.FROZEN: "bold cyan", Role.DEAD: "dim"}
+_NAME = {
+    Role.LEADER: "bold green",
+    Role.FOLLOWER: "bold",
+    Role.FROZEN: "bold cyan",
+    Role.DEAD: "dim",
+    Role.MEMBER: "bold",
+    Role.OUTSIDE: "dim",
+}
 _CHANGED = "bold cyan"
 _ALARM = "bold red"
 
@@ -62,7 +56,7 @@ class _Lines:
 class _Glyphs:
     """The characters of a drawing: line drawing where the terminal's encoding has it, else plain ASCII."""
 
-    lines: dict[Tide, _Lines]
+    lines: dict[Look, _Lines]
     differs: str
     mark: str
     arrow: str
@@ -71,9 +65,9 @@ class _Glyphs:
 
 _UNICODE = _Glyphs(
     {
-        Tide.COMMITTED: _Lines(("┌", "┐", "└", "┘"), "─", "│"),
-        Tide.UNCOMMITTED: _Lines(("┌", "┐", "└", "┘"), "╌", "┊"),
-        Tide.GONE: _Lines(("╳", "╳", "╳", "╳"), "╌", "╳"),
+        Look.SOLID: _Lines(("┌", "┐", "└", "┘"), "─", "│"),
+        Look.DASHED: _Lines(("┌", "┐", "└", "┘"), "╌", "┊"),
+        Look.GONE: _Lines(("╳", "╳", "╳", "╳"), "╌", "╳"),
     },
     differs="≠",
     mark="▲",
@@ -82,9 +76,9 @@ _UNICODE = _Glyphs(
 )
 _ASCII = _Glyphs(
     {
-        Tide.COMMITTED: _Lines(("+", "+", "+", "+"), "-", "|"),
-        Tide.UNCOMMITTED: _Lines((".", ".", ".", "."), ".", ":"),
-        Tide.GONE: _Lines(("x", "x", "x", "x"), ".", "x"),
+        Look.SOLID: _Lines(("+", "+", "+", "+"), "-", "|"),
+        Look.DASHED: _Lines((".", ".", ".", "."), ".", ":"),
+        Look.GONE: _Lines(("x", "x", "x", "x"), ".", "x"),
     },
     differs="#",
     mark="^",
@@ -106,19 +100,18 @@ class StepDrawing:
 
 
 class LegendDrawing:
-    """What the boxes mean, to be printed once before the first step."""
+    """What the boxes of a story mean, to be printed once before the first step."""
+
+    def __init__(self, strip: Strip | None = None) -> None:
+        self._legend = legend(strip)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glyphs = _ASCII if options.ascii_only else _UNICODE
         meanings = [
-            (glyphs.lines[tide].side + words + glyphs.lines[tide].side, _STYLE[tide])
-            for tide, words in (
-                (Tide.COMMITTED, " committed: below HW "),
-                (Tide.UNCOMMITTED, " not committed "),
-                (Tide.GONE, " cut or lost in this step "),
-            )
+            (f"{glyphs.lines[look].side} {words} {glyphs.lines[look].side}", _STYLE[look])
+            for look, words in self._legend.looks.items()
         ]
-        meanings.append((f" {glyphs.differs} differs between replicas ", _DIFFERS))
+        meanings.append((f" {glyphs.differs} {self._legend.differs} ", _DIFFERS))
         meanings.append((" + new in this step ", "bold"))
         yield from _flow([Text(words, style) for words, style in meanings], options.max_width, indent=1)
 
@@ -132,8 +125,6 @@ class _Pen:
 
     def step(self, strip: Strip, index: int) -> Iterator[Text]:
         frame, before = strip.frames[index], strip.before(index)
-        changed = changes(before, frame)
-        differ = differing(frame)
         label = self._label_width(strip)
         slot = label + 5
         shown = columns([before, frame]).limited((self._width - _MARGIN - _MARKERS_BEHIND) // slot)
@@ -141,61 +132,55 @@ class _Pen:
         yield from self._facts(frame_facts(before, frame), indent=1)
         yield from (Text(f" {note}") for note in frame.notes)
         yield self._axis(shown, slot)
-        for row in frame.replicas:
-            row_changed = changed.of(row.name)
-            was = before.row(row.name) if before is not None else None
-            names = self._names(row, was)
-            yield from self._boxes(names, boxes(row, row_changed, differ), row.role, shown, label)
-            yield from self._markers(markers(row, row_changed), shown, slot)
-            yield from self._facts(row_facts(was, row, row_changed), indent=4)
+        for row in rows(before, frame):
+            yield from self._boxes(row, shown, label)
+            yield from self._markers(row.markers, shown, slot)
+            yield from self._facts(row.facts, indent=4)
             yield Text()
 
     def _label_width(self, strip: Strip) -> int:
         """The same in all steps, so that the boxes do not move from one to the next."""
-        records = (record for frame in strip.frames for row in frame.replicas for record in row.records)
-        return min(_LABEL_MAX, max((len(record.label) for record in records), default=2))
+        drawn = (box for frame in strip.frames for row in rows(None, frame) for box in row.boxes.values())
+        return min(_LABEL_MAX, max((len(box.label) for box in drawn), default=2))
 
     def _heading(self, number: str, says: str, rule: str) -> Iterator[Text]:
         words = [Text(number, "bold reverse"), *(Text(word, "bold") for word in says.split()), Text(f"[{rule}]", "dim")]
         yield from _flow(words, self._width, indent=1, gap=1)
 
     def _axis(self, shown: Columns, slot: int) -> Text:
-        before = f"{self._glyphs.more} {shown.hidden} more" if shown.hidden else "offset"
-        offsets = "".join(str(offset).center(slot - 1) + " " for offset in shown.offsets)
-        return Text(before.rjust(_MARGIN - 1) + " " + offsets.rstrip(), "dim")
+        before = f"{self._glyphs.more} {shown.hidden} more" if shown.hidden else shown.axis
+        numbers = "".join(str(number).center(slot - 1) + " " for number in shown.numbers)
+        return Text(before.rjust(_MARGIN - 1) + " " + numbers.rstrip(), "dim")
 
-    def _names(self, row: ReplicaRow, was: ReplicaRow | None) -> tuple[Text, Text, Text]:
+    def _names(self, row: Row) -> tuple[Text, Text, Text]:
         """What stands left of the boxes: one text for each of their three lines."""
-        moved = was is not None and was.role is not row.role
-        style = _CHANGED if moved else _NAME[row.role]
-        before = f" was {was.role.value}" if was is not None and moved else ""
+        style = _CHANGED if row.was else _NAME[row.role]
         # Appended, because a style given to Text itself would colour the boxes that follow.
         return (
             Text().append(f" {row.name}", style),
-            Text().append(f" {role_words(row)}", style),
-            Text().append(before, "dim"),
+            Text().append(f" {row.words}", style),
+            Text().append(f" was {row.was}" if row.was else "", "dim"),
         )
 
-    def _boxes(
-        self, names: Iterable[Text], drawn: dict[Offset, Box], role: Role, shown: Columns, label: int
-    ) -> Iterator[Text]:
+    def _boxes(self, row: Row, shown: Columns, label: int) -> Iterator[Text]:
         blank = (" " * (label + 4),) * 3
-        row = [drawn.get(offset) for offset in shown.offsets]
-        strokes = [self._box(box, label) if box else blank for box in row]
-        for height, line in enumerate(names):
+        boxes = [row.boxes.get(number) for number in shown.numbers]
+        strokes = [self._box(box, label) if box else blank for box in boxes]
+        for height, line in enumerate(self._names(row)):
             line.truncate(_MARGIN - 1)
             line.append(" " * (_MARGIN - len(line)))
-            for box, stroke in zip(row, strokes, strict=True):
-                line.append(stroke[height], _box_style(box, role)).append(" ")
+            for box, stroke in zip(boxes, strokes, strict=True):
+                line.append(stroke[height], _box_style(box, row.role)).append(" ")
             line.rstrip()
             yield line
 
     def _box(self, box: Box, label: int) -> tuple[str, str, str]:
         above = ("+" if box.new else "") + (self._glyphs.differs if box.differs else "")
-        text = box.record.label
+        text = box.label
         if len(text) > label:
             text = text[: label - len(self._glyphs.more)] + self._glyphs.more
-        return self._glyphs.lines[box.tide].strokes(label + 2, above, text, f"e{box.record.epoch}")
+        word, number = box.term
+        return self._glyphs.lines[box.look].strokes(label + 2, above, text, f"{word[0]}{number}")
 
     def _markers(self, marks: Iterable[Marker], shown: Columns, slot: int) -> Iterator[Text]:
         """Each mark at the left edge of its box; where two would touch, the second goes one line down."""
@@ -224,7 +209,7 @@ class _Pen:
 def _box_style(box: Box | None, role: Role) -> str:
     if box is None:
         return ""
-    style = _DIFFERS if box.differs and box.tide is not Tide.GONE else _STYLE[box.tide]
+    style = _DIFFERS if box.differs and box.look is not Look.GONE else _STYLE[box.look]
     return f"dim {style}" if role is Role.DEAD else style
 
 

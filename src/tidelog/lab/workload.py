@@ -19,14 +19,17 @@ from tidelog.lab.broker import PORT
 from tidelog.lab.checkers import Acknowledged, Witness
 from tidelog.lab.cluster import TOPIC, LabCluster
 from tidelog.net.calling import Connection
+from tidelog.records.batch import decode
 from tidelog.records.build import BatchFacts, build_batch
 from tidelog.types import Offset, TopicPartition
+from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-_DELIVERY_MS = 600_000
+_DELIVERY_MS = 240_000
 _REASSIGNED_MS = 20_000
 _REST_S = 0.1
 _PRODUCE_BY_NAME = 12
+_FETCH_BY_NAME = 12
 
 AnyCluster = LabCluster[Any]
 
@@ -133,6 +136,25 @@ async def careless_writes(cluster: AnyCluster, partitions: Sequence[int], chance
             connection.send(request, _PRODUCE_BY_NAME).add_done_callback(lambda answer: answer.exception())
         await asyncio.sleep(0.05)
         connection.close()
+
+
+async def stray_reads(cluster: AnyCluster, witness: Witness, partitions: Sequence[int], chance: random.Random) -> None:
+    """A consumer without manners: it asks whoever may lead or think it does, and says nothing of terms."""
+    while True:
+        await asyncio.sleep(chance.uniform(0, 0.3))
+        index, broker = chance.choice(partitions), chance.choice(sorted(cluster.brokers))
+        wanted = FetchPartition(partition=index, fetch_offset=chance.randrange(40), partition_max_bytes=1 << 20)
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])])
+        try:
+            connection = await Connection.open(f"b{broker}", PORT, client_id="strays", connect_timeout_ms=300)
+            try:
+                answer = await connection.call(request, _FETCH_BY_NAME, timeout_ms=1_000)
+            finally:
+                connection.close()
+        except TidelogError:
+            continue
+        for record in decode(answer.responses[0].partitions[0].records or b""):
+            witness.consumed("strays", TopicPartition(TOPIC, index), record)
 
 
 # What an operator does, until it is over

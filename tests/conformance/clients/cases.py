@@ -24,19 +24,22 @@ class Case:
     title: str
     play: Play
     server: str = PLAIN
+    needs: str = ""
+    """What a broker has to serve for it (targets.NOT_SERVED_YET); empty for what every broker serves."""
 
 
 class Table:
-    """Cases in the order they were written."""
+    """Cases in the order they were written, and what all of them need."""
 
-    def __init__(self) -> None:
+    def __init__(self, needs: str = "") -> None:
         self.cases: list[Case] = []
+        self._needs = needs
 
     def case(self, section: str, title: str, server: str = PLAIN) -> Callable[[Play], Play]:
         """The id is the function's name."""
 
         def add(play: Play) -> Play:
-            self.cases.append(Case(play.__name__.replace("_", "-"), section, title, play, server))
+            self.cases.append(Case(play.__name__.replace("_", "-"), section, title, play, server, self._needs))
             return play
 
         return add

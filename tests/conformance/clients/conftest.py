@@ -10,7 +10,7 @@ from cases import Case
 from driver import Driver
 from ledger import Ledger, Point
 from scene import Scene, Stage
-from targets import CONTROL, OURS, Servers
+from targets import CONTROL, NOT_SERVED_YET, OURS, Servers
 
 _POINT = pytest.StashKey[Point]()
 _LEDGER = pytest.StashKey[Ledger]()
@@ -55,6 +55,8 @@ def scene(
     stages: dict[str, Stage],
     drivers: dict[type[Driver], Driver],
 ) -> Scene[Any]:
+    if (reason := NOT_SERVED_YET.get((target, case.needs))) is not None:
+        pytest.skip(reason)
     server = servers.get(target, case.server)
     stage = stages.setdefault(server.bootstrap, Stage(server))
     client = drivers.get(driver) or drivers.setdefault(driver, driver())

@@ -40,10 +40,14 @@ def _run(work: Awaitable[Any]) -> Any:
     try:
         return asyncio.run(within_deadline())
     except KafkaError as raised:
-        raise ClientError(getattr(raised, "errno", None) or -1, repr(raised)) from raised
+        raise failed(raised) from raised
 
 
-def _check(code: int, message: object) -> None:
+def failed(error: KafkaError) -> ClientError:
+    return ClientError(getattr(error, "errno", None) or -1, repr(error))
+
+
+def check(code: int, message: object) -> None:
     if code:
         raise ClientError(code, str(message))
 
@@ -65,7 +69,7 @@ class AioKafka(Driver):
     def version(self) -> str:
         return str(aiokafka.__version__)
 
-    def _call(self, do: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
+    def call(self, do: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
         async def call() -> Any:
             admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
             await admin.start()
@@ -163,45 +167,45 @@ class AioKafka(Driver):
         validate_only: bool = False,
     ) -> None:
         new = NewTopic(topic, partitions, replication_factor, topic_configs=dict(config or {}))
-        answer = self._call(lambda admin: admin.create_topics([new], validate_only=validate_only))
+        answer = self.call(lambda admin: admin.create_topics([new], validate_only=validate_only))
         for _, code, message, *_ in answer.topic_errors:
-            _check(code, message)
+            check(code, message)
 
     def delete_topic(self, topic: str) -> None:
-        answer = self._call(lambda admin: admin.delete_topics([topic]))
+        answer = self.call(lambda admin: admin.delete_topics([topic]))
         for name, code, *_ in answer.topic_error_codes:
-            _check(code, name)
+            check(code, name)
 
     def list_topics(self) -> list[str]:
-        return list(self._call(lambda admin: admin.list_topics()))
+        return list(self.call(lambda admin: admin.list_topics()))
 
     def describe_topic(self, topic: str) -> list[Partition]:
-        (found,) = self._call(lambda admin: admin.describe_topics([topic]))
-        _check(found["error_code"], found)
+        (found,) = self.call(lambda admin: admin.describe_topics([topic]))
+        check(found["error_code"], found)
         return partitions_of([(p["partition"], p["leader"], p["replicas"], p["isr"]) for p in found["partitions"]])
 
     def create_partitions(self, topic: str, count: int) -> None:
-        self._call(lambda admin: admin.create_partitions({topic: NewPartitions(count)}))
+        self.call(lambda admin: admin.create_partitions({topic: NewPartitions(count)}))
 
     def describe_configs(self, resource: str, name: str) -> dict[str, Setting]:
-        (answer,) = self._call(lambda admin: admin.describe_configs([ConfigResource(resource, name)]))
+        (answer,) = self.call(lambda admin: admin.describe_configs([ConfigResource(resource, name)]))
         ((code, message, _, _, entries, *_),) = answer.resources
-        _check(code, message)
+        check(code, message)
         return {entry[0]: Setting(entry[1], entry[3]) for entry in entries}
 
     def replace_configs(self, resource: str, name: str, config: Mapping[str, str]) -> None:
-        answers = self._call(lambda admin: admin.alter_configs([ConfigResource(resource, name, dict(config))]))
+        answers = self.call(lambda admin: admin.alter_configs([ConfigResource(resource, name, dict(config))]))
         for answer in answers:
             for code, message, *_ in answer.resources:
-                _check(code, message)
+                check(code, message)
 
     def delete_records(self, topic: str, partition: int, offset: int) -> int:
         place = TopicPartition(topic, partition)
-        answer = self._call(lambda admin: admin.delete_records({place: RecordsToDelete(offset)}))
+        answer = self.call(lambda admin: admin.delete_records({place: RecordsToDelete(offset)}))
         return int(answer[place])
 
     def describe_cluster(self) -> Cluster:
-        found = self._call(lambda admin: admin.describe_cluster())
+        found = self.call(lambda admin: admin.describe_cluster())
         brokers = tuple((b["node_id"], b["host"], b["port"]) for b in found["brokers"])
         return Cluster(found["cluster_id"], found["controller_id"], brokers)
 
@@ -212,17 +216,18 @@ async def _poll(consumer: AIOKafkaConsumer, count: int) -> list[Record]:
     while len(records) < count:
         assert time.monotonic() < give_up_at, f"only {len(records)} records until the deadline"
         for found in (await consumer.getmany(timeout_ms=200)).values():
-            records += [
-                Record(
-                    key=record.key,
-                    value=record.value,
-                    headers=tuple(record.headers),
-                    timestamp=record.timestamp,
-                    partition=record.partition,
-                    offset=record.offset,
-                    topic=record.topic,
-                    log_append_time=record.timestamp_type == 1,
-                )
-                for record in found
-            ]
+            records += map(record_of, found)
     return records
+
+
+def record_of(record: Any) -> Record:
+    return Record(
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+        timestamp=record.timestamp,
+        partition=record.partition,
+        offset=record.offset,
+        topic=record.topic,
+        log_append_time=record.timestamp_type == 1,
+    )

@@ -54,15 +54,15 @@ _LOCAL = {
 """librdkafka's own codes: for what it did not find in the metadata, and for an offset that it may not reset."""
 
 
-def _failed(error: Any) -> ClientError:
+def failed(error: Any) -> ClientError:
     return ClientError(_LOCAL.get(error.code(), error.code()), str(error))
 
 
-def _result(future: Any) -> Any:
+def result_of(future: Any) -> Any:
     try:
         return future.result(DEADLINE_S)
     except KafkaException as raised:
-        raise _failed(raised.args[0]) from raised
+        raise failed(raised.args[0]) from raised
 
 
 class Confluent(Driver):
@@ -78,7 +78,7 @@ class Confluent(Driver):
     def __init__(self) -> None:
         self._admins: dict[str, AdminClient] = {}
 
-    def _admin(self) -> AdminClient:
+    def admin(self) -> AdminClient:
         """It has to outlive the calls that are under way."""
         if self.bootstrap not in self._admins:
             self._admins[self.bootstrap] = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
@@ -119,7 +119,7 @@ class Confluent(Driver):
             )
         assert producer.flush(DEADLINE_S) == 0
         if errors:
-            raise _failed(errors[0])
+            raise failed(errors[0])
         return offsets
 
     def consume(self, places: Sequence[Place], count: int, reading: Reading = Reading()) -> list[Record]:  # noqa: B008
@@ -146,8 +146,8 @@ class Confluent(Driver):
     def list_offsets(self, topic: str, partition: int, timestamp: int) -> Listed:
         specs = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest, MAX_TIMESTAMP: OffsetSpec.max_timestamp}
         spec = specs[timestamp]() if timestamp in specs else OffsetSpec.for_timestamp(timestamp)
-        (future,) = self._admin().list_offsets({TopicPartition(topic, partition): spec}).values()
-        found = _result(future)
+        (future,) = self.admin().list_offsets({TopicPartition(topic, partition): spec}).values()
+        found = result_of(future)
         return Listed(found.offset, found.timestamp)
 
     def create_topic(
@@ -160,26 +160,26 @@ class Confluent(Driver):
         validate_only: bool = False,
     ) -> None:
         new = NewTopic(topic, partitions, replication_factor, config=dict(config or {}))
-        _result(self._admin().create_topics([new], validate_only=validate_only)[topic])
+        result_of(self.admin().create_topics([new], validate_only=validate_only)[topic])
 
     def delete_topic(self, topic: str) -> None:
-        _result(self._admin().delete_topics([topic])[topic])
+        result_of(self.admin().delete_topics([topic])[topic])
 
     def list_topics(self) -> list[str]:
-        return list(self._admin().list_topics(timeout=DEADLINE_S).topics)
+        return list(self.admin().list_topics(timeout=DEADLINE_S).topics)
 
     def describe_topic(self, topic: str) -> list[Partition]:
-        found = _result(self._admin().describe_topics(TopicCollection([topic]))[topic])
+        found = result_of(self.admin().describe_topics(TopicCollection([topic]))[topic])
         return partitions_of(
             [(p.id, p.leader.id, [n.id for n in p.replicas], [n.id for n in p.isr]) for p in found.partitions]
         )
 
     def create_partitions(self, topic: str, count: int) -> None:
-        _result(self._admin().create_partitions([NewPartitions(topic, count)])[topic])
+        result_of(self.admin().create_partitions([NewPartitions(topic, count)])[topic])
 
     def describe_configs(self, resource: str, name: str) -> dict[str, Setting]:
-        (future,) = self._admin().describe_configs([ConfigResource(_type(resource), name)]).values()
-        return {key: Setting(entry.value, entry.source) for key, entry in _result(future).items()}
+        (future,) = self.admin().describe_configs([ConfigResource(_type(resource), name)]).values()
+        return {key: Setting(entry.value, entry.source) for key, entry in result_of(future).items()}
 
     def alter_configs(self, resource: str, name: str, changes: Sequence[tuple[str, str, str | None]]) -> None:
         entries = [
@@ -187,20 +187,20 @@ class Confluent(Driver):
             for operation, key, value in changes
         ]
         target = ConfigResource(_type(resource), name, incremental_configs=entries)
-        (future,) = self._admin().incremental_alter_configs([target]).values()
-        _result(future)
+        (future,) = self.admin().incremental_alter_configs([target]).values()
+        result_of(future)
 
     def replace_configs(self, resource: str, name: str, config: Mapping[str, str]) -> None:
         target = ConfigResource(_type(resource), name, set_config=dict(config))
-        (future,) = self._admin().alter_configs([target]).values()
-        _result(future)
+        (future,) = self.admin().alter_configs([target]).values()
+        result_of(future)
 
     def delete_records(self, topic: str, partition: int, offset: int) -> int:
-        (future,) = self._admin().delete_records([TopicPartition(topic, partition, offset)]).values()
-        return int(_result(future).low_watermark)
+        (future,) = self.admin().delete_records([TopicPartition(topic, partition, offset)]).values()
+        return int(result_of(future).low_watermark)
 
     def describe_cluster(self) -> Cluster:
-        found = _result(self._admin().describe_cluster())
+        found = result_of(self.admin().describe_cluster())
         return Cluster(found.cluster_id, found.controller.id, tuple((n.id, n.host, n.port) for n in found.nodes))
 
 
@@ -215,18 +215,20 @@ def _poll(consumer: Consumer, count: int) -> list[Record]:
         assert time.monotonic() < give_up_at, f"only {len(records)} records until the deadline"
         for message in consumer.consume(count - len(records), timeout=0.2):
             if message.error() is not None:
-                raise _failed(message.error())
-            kind, timestamp = message.timestamp()
-            records.append(
-                Record(
-                    key=message.key(),
-                    value=message.value(),
-                    headers=tuple(message.headers() or ()),
-                    timestamp=timestamp,
-                    partition=message.partition(),
-                    offset=message.offset(),
-                    topic=message.topic(),
-                    log_append_time=kind == TIMESTAMP_LOG_APPEND_TIME,
-                )
-            )
+                raise failed(message.error())
+            records.append(record_of(message))
     return records
+
+
+def record_of(message: Any) -> Record:
+    kind, timestamp = message.timestamp()
+    return Record(
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+        timestamp=timestamp,
+        partition=message.partition(),
+        offset=message.offset(),
+        topic=message.topic(),
+        log_append_time=kind == TIMESTAMP_LOG_APPEND_TIME,
+    )

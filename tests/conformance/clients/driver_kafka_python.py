@@ -29,7 +29,7 @@ from kafka.admin import AlterConfigOp, ConfigResource, ConfigSourceType, KafkaAd
 from kafka.errors import KafkaError
 
 
-def _failed(error: BaseException) -> ClientError:
+def failed(error: BaseException) -> ClientError:
     return ClientError(getattr(error, "errno", None) or -1, repr(error))
 
 
@@ -46,12 +46,12 @@ class KafkaPython(Driver):
     def version(self) -> str:
         return str(kafka.__version__)
 
-    def _call(self, do: Callable[[KafkaAdminClient], Any]) -> Any:
+    def call(self, do: Callable[[KafkaAdminClient], Any]) -> Any:
         admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         try:
             return do(admin)
         except KafkaError as raised:
-            raise _failed(raised) from raised
+            raise failed(raised) from raised
         finally:
             admin.close()
 
@@ -80,7 +80,7 @@ class KafkaPython(Driver):
             producer.flush(DEADLINE_S)
             return [future.get(DEADLINE_S).offset for future in sent]
         except KafkaError as raised:
-            raise _failed(raised) from raised
+            raise failed(raised) from raised
         finally:
             producer.close(5)
 
@@ -97,13 +97,13 @@ class KafkaPython(Driver):
         try:
             return _poll(consumer, places, count)
         except KafkaError as raised:
-            raise _failed(raised) from raised
+            raise failed(raised) from raised
         finally:
             consumer.close()
 
     def list_offsets(self, topic: str, partition: int, timestamp: int) -> Listed:
         place = TopicPartition(topic, partition)
-        found = self._call(lambda admin: admin.list_partition_offsets({place: timestamp}))[place]
+        found = self.call(lambda admin: admin.list_partition_offsets({place: timestamp}))[place]
         return Listed(found.offset, found.timestamp)
 
     def create_topic(
@@ -116,16 +116,16 @@ class KafkaPython(Driver):
         validate_only: bool = False,
     ) -> None:
         new = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(config or {})}
-        self._call(lambda admin: admin.create_topics({topic: new}, validate_only=validate_only))
+        self.call(lambda admin: admin.create_topics({topic: new}, validate_only=validate_only))
 
     def delete_topic(self, topic: str) -> None:
-        self._call(lambda admin: admin.delete_topics([topic]))
+        self.call(lambda admin: admin.delete_topics([topic]))
 
     def list_topics(self) -> list[str]:
-        return list(self._call(lambda admin: admin.list_topics()))
+        return list(self.call(lambda admin: admin.list_topics()))
 
     def describe_topic(self, topic: str) -> list[Partition]:
-        (found,) = self._call(lambda admin: admin.describe_topics([topic]))
+        (found,) = self.call(lambda admin: admin.describe_topics([topic]))
         if found["error_code"]:
             raise ClientError(found["error_code"], str(found))
         return partitions_of(
@@ -133,11 +133,11 @@ class KafkaPython(Driver):
         )
 
     def create_partitions(self, topic: str, count: int) -> None:
-        self._call(lambda admin: admin.create_partitions({topic: count}))
+        self.call(lambda admin: admin.create_partitions({topic: count}))
 
     def describe_configs(self, resource: str, name: str) -> dict[str, Setting]:
         asked = [ConfigResource(resource, name)]
-        found = self._call(lambda admin: admin.describe_configs(asked, config_filter="all"))[resource][name]
+        found = self.call(lambda admin: admin.describe_configs(asked, config_filter="all"))[resource][name]
         return {key: Setting(entry["value"], _source(entry)) for key, entry in found.items()}
 
     def alter_configs(self, resource: str, name: str, changes: Sequence[tuple[str, str, str | None]]) -> None:
@@ -148,7 +148,7 @@ class KafkaPython(Driver):
         self._alter(ConfigResource(resource, name, dict(config)), incremental=False)
 
     def _alter(self, resource: ConfigResource, incremental: bool) -> None:
-        answer = self._call(
+        answer = self.call(
             lambda admin: admin.alter_configs([resource], raise_on_unknown=False, incremental=incremental)
         )
         result = answer[resource.resource_type.name.lower()][resource.name]
@@ -157,18 +157,18 @@ class KafkaPython(Driver):
 
     def delete_records(self, topic: str, partition: int, offset: int) -> int:
         place = TopicPartition(topic, partition)
-        found = self._call(lambda admin: admin.delete_records({place: offset}))[place]
+        found = self.call(lambda admin: admin.delete_records({place: offset}))[place]
         if found["error_code"]:
             raise ClientError(found["error_code"], str(found))
         return int(found["low_watermark"])
 
     def describe_cluster(self) -> Cluster:
-        found = self._call(lambda admin: admin.describe_cluster())
+        found = self.call(lambda admin: admin.describe_cluster())
         brokers = tuple((b["broker_id"], b["host"], b["port"]) for b in found["brokers"])
         return Cluster(found["cluster_id"], found["controller_id"], brokers)
 
     def log_dirs(self) -> dict[str, dict[str, int]]:
-        (answer,) = self._call(lambda admin: admin.describe_log_dirs())
+        (answer,) = self.call(lambda admin: admin.describe_log_dirs())
         return {
             found["log_dir"]: {
                 f"{topic['name']}-{partition['partition_index']}": partition["partition_size"]
@@ -198,17 +198,18 @@ def _poll(consumer: KafkaConsumer, places: Sequence[Place], count: int) -> list[
     while len(records) < count:
         assert time.monotonic() < give_up_at, f"only {len(records)} records until the deadline"
         for found in consumer.poll(timeout_ms=200).values():
-            records += [
-                Record(
-                    key=record.key,
-                    value=record.value,
-                    headers=tuple((name, value) for name, value in record.headers),
-                    timestamp=record.timestamp,
-                    partition=record.partition,
-                    offset=record.offset,
-                    topic=record.topic,
-                    log_append_time=record.timestamp_type == 1,
-                )
-                for record in found
-            ]
+            records += map(record_of, found)
     return records
+
+
+def record_of(record: Any) -> Record:
+    return Record(
+        key=record.key,
+        value=record.value,
+        headers=tuple((name, value) for name, value in record.headers),
+        timestamp=record.timestamp,
+        partition=record.partition,
+        offset=record.offset,
+        topic=record.topic,
+        log_append_time=record.timestamp_type == 1,
+    )

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from driver import DEADLINE_S, ClientError, Driver, Record
 from stored import StoredBatch, stored_batches
 from targets import Server
@@ -71,6 +71,12 @@ class Scene(Generic[D]):
             future.result(DEADLINE_S)
         for topic in topics:
             eventually(lambda topic=topic: self.is_ready(topic, partitions))
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Until it has that many, known with all their leaders."""
+        (future,) = self.stage.admin.create_partitions([NewPartitions(topic, count)]).values()
+        future.result(DEADLINE_S)
+        eventually(lambda: self.is_ready(topic, count))
 
     def is_ready(self, topic: str, partitions: int) -> bool:
         """It has that many partitions, and each serves: a broker may tell of a leader that has yet to open its log."""

@@ -22,8 +22,12 @@ CONTROL, OURS = "kafka", "tidelog"
 PLAIN, AUTO_CREATE, CLUSTER = "plain", "auto-create", "cluster"
 """Servers of each: one that lets clients create topics by asking for them, one that does not; and three brokers."""
 
+GROUPS = "groups"
+NOT_SERVED_YET: Mapping[tuple[str, str], str] = {}
+"""By target and need: cases that need it are skipped there, for this reason."""
+
 SETTINGS: Mapping[str, Mapping[str, str | int]] = {
-    PLAIN: {"num.partitions": 3, "auto.create.topics.enable": "false"},
+    PLAIN: {"num.partitions": 3, "auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": 0},
     AUTO_CREATE: {"num.partitions": 3, "auto.create.topics.enable": "true"},
     CLUSTER: {
         "auto.leader.rebalance.enable": "false",  # only the tools elect preferred leaders

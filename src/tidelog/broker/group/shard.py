@@ -87,21 +87,26 @@ class GroupShard:
         """All that the log holds, up to where it ended when this term began."""
         partition, started_ms = self._partition, self._now_ms()
         try:
-            count = await self._replay(partition.log.log_start_offset, partition.log.log_end_offset)
-            await self._committed(partition.log.log_end_offset)
+            end = partition.log.log_end_offset
+            count = await self._replay(partition.log.log_start_offset, end)
+            await self._committed(end)
         except (TidelogError, OSError) as failure:
             _log.error("%s cannot be loaded, so its groups have no coordinator: %s", partition.name, failure)
             return
         self.is_active = True
         self.perform(self.groups.loaded(self._now_ms()))
         took_ms = self._now_ms() - started_ms
-        _log.info("%s is loaded: %d records in %d ms", partition.name, count, took_ms)
+        level = logging.INFO if count else logging.DEBUG
+        _log.log(level, "%s is loaded: %d records in %d ms", partition.name, count, took_ms)
 
     async def _replay(self, offset: Offset, end: Offset) -> int:
         log, count = self._partition.log, 0
         while offset < end:
-            data = await log.bytes_of(await log.read(offset, self._slice_bytes, end))
-            before = offset
+            region = await log.read(offset, self._slice_bytes, end)
+            if not region.size:
+                break  # compaction left nothing more
+            # Nothing comes if its file was replaced meanwhile: then the same offset is asked for again.
+            data = await log.bytes_of(region)
             for position, header in headers(data):
                 if not header.is_control:
                     records = decode_batch(data, header, position)
@@ -110,8 +115,6 @@ class GroupShard:
                     )
                     count += len(records)
                 offset = header.last_offset + 1
-            if offset == before:
-                break  # compaction left nothing more
             await asyncio.sleep(0)
         return count
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import Later
 from tidelog.broker.group.replies import Gathered, Reply
+from tidelog.broker.handlers.groups import ask_group
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
 from tidelog.groups import fetch_error, fetch_response, fetched_groups, refuse
@@ -163,10 +164,4 @@ def _give_ids(broker: Broker, group: OffsetFetchResponseGroup) -> None:
 
 
 def offset_delete(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Message | Later:
-    try:
-        shard = broker.groups.shard_of(request.group_id)
-    except RequestError as failure:
-        return refuse(request, failure.code, call.version)
-    reply = Reply()
-    shard.perform(shard.groups.delete_offsets(request, broker.groups.now_ms(), reply))
-    return reply.result
+    return ask_group(broker, request, call, lambda groups, now_ms, reply: groups.delete_offsets(request, now_ms, reply))

@@ -5,14 +5,15 @@ The rules are in tidelog.groups; here requests find their shard, and answers the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from tidelog.broker.dispatch import Later
 from tidelog.broker.group.replies import Gathered, Reply
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
-from tidelog.groups import Client, refuse
+from tidelog.groups import Client, Effect, Groups, refuse
 from tidelog.net.channel import Call
 from tidelog.wire import Message
 from tidelog.wire.messages.groups import (
@@ -34,45 +35,46 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message | Later:
+Ask: TypeAlias = Callable[[Groups, int, Reply], list[Effect]]
+"""What a request asks of the groups of its shard, at a time and with a ticket."""
+
+
+def ask_group(broker: Broker, request: Any, call: Call, ask: Ask) -> Message | Later:
+    """The answer of the shard that holds the request's group, or why this broker has none to give."""
     try:
         shard = broker.groups.shard_of(request.group_id)
     except RequestError as failure:
         return refuse(request, failure.code, call.version)
-    reply, client = Reply(), Client(call.client_id or "", f"/{call.client_host}")
-    suffix = str(UUID(bytes=broker.random.randbytes(16), version=4))
-    shard.perform(shard.groups.join(request, call.version, client, suffix, broker.groups.now_ms(), reply))
+    reply = Reply()
+    shard.perform(ask(shard.groups, broker.groups.now_ms(), reply))
     return reply.result
+
+
+def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message | Later:
+    client = Client(call.client_id or "", f"/{call.client_host}")
+    suffix = str(UUID(bytes=broker.random.randbytes(16), version=4))
+    return ask_group(
+        broker,
+        request,
+        call,
+        lambda groups, now_ms, reply: groups.join(request, call.version, client, suffix, now_ms, reply),
+    )
 
 
 def sync_group(broker: Broker, request: SyncGroupRequest, call: Call) -> Message | Later:
-    try:
-        shard = broker.groups.shard_of(request.group_id)
-    except RequestError as failure:
-        return refuse(request, failure.code, call.version)
-    reply = Reply()
-    shard.perform(shard.groups.sync(request, call.version, broker.groups.now_ms(), reply))
-    return reply.result
+    return ask_group(
+        broker, request, call, lambda groups, now_ms, reply: groups.sync(request, call.version, now_ms, reply)
+    )
 
 
 def heartbeat(broker: Broker, request: HeartbeatRequest, call: Call) -> Message | Later:
-    try:
-        shard = broker.groups.shard_of(request.group_id)
-    except RequestError as failure:
-        return refuse(request, failure.code, call.version)
-    reply = Reply()
-    shard.perform(shard.groups.heartbeat(request, broker.groups.now_ms(), reply))
-    return reply.result
+    return ask_group(broker, request, call, lambda groups, now_ms, reply: groups.heartbeat(request, now_ms, reply))
 
 
 def leave_group(broker: Broker, request: LeaveGroupRequest, call: Call) -> Message | Later:
-    try:
-        shard = broker.groups.shard_of(request.group_id)
-    except RequestError as failure:
-        return refuse(request, failure.code, call.version)
-    reply = Reply()
-    shard.perform(shard.groups.leave(request, call.version, broker.groups.now_ms(), reply))
-    return reply.result
+    return ask_group(
+        broker, request, call, lambda groups, now_ms, reply: groups.leave(request, call.version, now_ms, reply)
+    )
 
 
 def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
