@@ -17,7 +17,7 @@ from tidelog.lab.broker import eventually
 from tidelog.lab.cluster import TOPIC
 from tidelog.lab.faults import SETTLED_S
 from tidelog.lab.storms import Storms
-from tidelog.types import TopicPartition
+from tidelog.types import NO_EPOCH, TopicPartition
 
 _SHORTER_THAN_A_SESSION_S = 2.5
 
@@ -101,7 +101,7 @@ class PowerLosses(Storms):
     def _is_fit(self, state: PartitionState, number: int) -> bool:
         """It lives in the life in which it came into the ISR."""
         epoch: int = self._cluster[number].broker.epoch
-        return 0 <= epoch <= state.written_id
+        return 0 <= epoch <= state.lives.get(number, NO_EPOCH)
 
     def _is_out(self, number: int, index: int) -> bool:
         state = self._state(index)
