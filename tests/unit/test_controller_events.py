@@ -254,3 +254,21 @@ def test_a_topic_that_was_made_anew_starts_anew() -> None:
     again = TopicFacts(b"u" * 16, {0: Assignment((1,))})
     outcome = made.handle(TopicsChanged({"t": again}, ()))
     assert [type(write) for write in outcome.writes] == [CreateState]
+
+
+def test_a_replica_that_is_made_after_all_is_online_again() -> None:
+    """Its disk failed at first, and the next LeaderAndIsr found it well (seed 1669)."""
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
+
+    def answered(code: ErrorCode) -> Outcome:
+        error = LeaderAndIsrPartitionError(partition_index=0, error_code=code)
+        topics = [LeaderAndIsrTopicError(topic_id=TOPIC_ID, partition_errors=[error])]
+        return made.handle(LeaderAndIsrAnswered(2, 12, LeaderAndIsrResponse(topics=topics)))
+
+    assert answered(ErrorCode.KAFKA_STORAGE_ERROR).writes == [
+        UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, {1: 11}))
+    ]
+    assert not made.image.is_online(T0, 2)
+    (partition,) = find(answered(ErrorCode.NONE), 1, UpdateMetadataRequest).topic_states[0].partition_states
+    assert partition.offline_replicas == []
+    assert made.image.is_online(T0, 2)
