@@ -15,8 +15,8 @@ from tests.logkit import batch
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
-from tidelog.lab.checkers import Witness
 from tidelog.lab.cluster import LabCluster, settings_of, store_of
+from tidelog.lab.witness import Witness
 from tidelog.lab.world import World
 
 Story = Callable[["ClusterKit"], Coroutine[Any, Any, None]]

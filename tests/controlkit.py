@@ -64,8 +64,8 @@ def topic(*replicas: tuple[int, ...], unclean: bool | None = None) -> TopicFacts
     return TopicFacts(TOPIC_ID, {at: Assignment(each) for at, each in enumerate(replicas)}, unclean)
 
 
-def state(leader: int, isr: tuple[int, ...], epoch: int = 0, version: int = 0, written_id: int = 100) -> PartitionState:
-    return PartitionState(leader, epoch, isr, 1, version, written_id)
+def state(leader: int, isr: tuple[int, ...], epoch: int = 0, version: int = 0, life: int = 100) -> PartitionState:
+    return PartitionState(leader, epoch, isr, 1, version, dict.fromkeys(isr, life))
 
 
 def controller(

@@ -187,6 +187,11 @@ def keep_epochs_at_truncation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderEpochCache, "truncate_from_end", lambda self, offset: False)
 
 
+def forget_epochs_at_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A log that was cut knows of no term any more."""
+    patch.setattr(LeaderEpochCache, "truncate_from_end", lambda self, offset: self.clear())
+
+
 def empty_terms_not_recorded(patch: pytest.MonkeyPatch) -> None:
     """A term is known by its first record only (edge case 3)."""
     patch.setattr(Log, "begin_epoch", lambda self, epoch: None)
@@ -239,6 +244,7 @@ CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
     no_matched_epoch: (26, ReplicasAgree),
     no_epoch_fencing: (25, None),
     keep_epochs_at_truncation: (10, None),
+    forget_epochs_at_truncation: (141, ReplicasAgree),
     forget_hw_with_each_isr: (43, HighWatermarkNeverFalls),
     hw_without_the_pending: (8, InSyncHasAllCommitted),
     follower_hw_uncapped: (0, HighWatermarkWithinLog),

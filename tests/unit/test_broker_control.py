@@ -291,3 +291,20 @@ def test_a_directory_that_cannot_be_opened_does_not_make_its_partitions_empty() 
         assert await kit.values() == [b"value"]
 
     run(story, log_dirs=TWO)
+
+
+def test_what_a_request_does_not_name_is_given_up_before_the_next_one_is_applied() -> None:
+    """The next one, of the next controller maybe, may want it again; it must not go then."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await kit.create_topic()
+        replicas, epoch = kit.broker.replicas, kit.partition().leader_epoch + 1
+        state = LeaderAndIsrPartitionState(
+            partition_index=0, leader=1, leader_epoch=epoch, isr=[1], replicas=[1], partition_epoch=100
+        )
+        topic = LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=[state])
+        await asyncio.gather(replicas.apply([], names_all=True), replicas.apply([topic]))
+        assert kit.partition().leader_epoch == epoch
+        assert (await kit.produce()).error_code == 0
+
+    run(story)

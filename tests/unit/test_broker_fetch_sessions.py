@@ -153,6 +153,20 @@ def test_news_without_records() -> None:
     run(story)
 
 
+def test_who_names_a_partition_again_without_having_read_on_is_told_all_again() -> None:
+    """It has passed over an answer, maybe (seed 30191: a follower that had begun anew never heard of the HW)."""
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        await kit.produce()
+        reader = Reader(kit)
+        assert (await reader.fetch({("t", 0): 1}))["t", 0].high_watermark == 1
+        assert (await reader.fetch({("t", 0): 1}))["t", 0].high_watermark == 1
+        assert await reader.fetch() == {}
+
+    run(story)
+
+
 def test_forgotten_partitions_say_no_more() -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic("t", 2)

@@ -76,8 +76,8 @@ def test_a_new_topic_gets_leaders() -> None:
     made, _ = controller(1, 2, 3)
     outcome = made.handle(TopicsChanged({"t": topic((1, 2), (2, 3))}, ()))
     assert outcome.writes == [
-        CreateState(T0, PartitionState(1, 0, (1, 2), 5, 0, 13)),
-        CreateState(T1, PartitionState(2, 0, (2, 3), 5, 0, 13)),
+        CreateState(T0, PartitionState(1, 0, (1, 2), 5, 0, {1: 11, 2: 12})),
+        CreateState(T1, PartitionState(2, 0, (2, 3), 5, 0, {2: 12, 3: 13})),
     ]
     assert [kinds(outcome, id) for id in (1, 2, 3)] == [["LeaderAndIsr", "UpdateMetadata"]] * 3
     told = find(outcome, 1, LeaderAndIsrRequest)
@@ -89,7 +89,7 @@ def test_a_new_topic_gets_leaders() -> None:
 
 def test_a_take_over_finishes_a_topic_that_has_no_states_yet() -> None:
     _, outcome = controller(1, topics={"t": topic((1,), (1,))}, states={T0: state(1, (1,))})
-    assert outcome.writes == [CreateState(T1, PartitionState(1, 0, (1,), 5, 0, 11))]
+    assert outcome.writes == [CreateState(T1, PartitionState(1, 0, (1,), 5, 0, {1: 11}))]
 
 
 def test_a_partition_without_a_living_replica_waits_for_one() -> None:
@@ -111,7 +111,7 @@ def test_added_partitions_get_leaders_and_the_others_are_left_alone() -> None:
 def test_a_dead_leader_is_replaced() -> None:
     made, _ = controller(1, 2, 3, topics={"t": topic((1, 2), (3,))}, states={T0: state(1, (1, 2)), T1: state(3, (3,))})
     outcome = made.handle(BrokersChanged(brokers(2, 3)))
-    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, 100))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, {2: 12}))]
     assert 1 not in outcome.requests
     assert kinds(outcome, 2) == ["UpdateMetadata", "LeaderAndIsr", "UpdateMetadata"]
     assert kinds(outcome, 3) == ["UpdateMetadata", "UpdateMetadata"]
@@ -125,16 +125,16 @@ def test_a_dead_leader_is_replaced() -> None:
 def test_a_dead_follower_leaves_the_isr() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
     outcome = made.handle(BrokersChanged(brokers(1)))
-    assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, 100))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, {1: 11}))]
 
 
 def test_the_last_isr_member_is_waited_for_and_leads_when_it_is_back() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1,))})
     outcome = made.handle(BrokersChanged(brokers(2)))
-    assert outcome.writes == [UpdateState(T0, PartitionState(-1, 1, (1,), 5, 1, 100))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(-1, 1, (1,), 5, 1, {1: 100}))]
     back = {1: broker(1, 200), 2: broker(2)}
     outcome = made.handle(BrokersChanged(back))
-    assert outcome.writes == [UpdateState(T0, PartitionState(1, 2, (1,), 5, 2, 200))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(1, 2, (1,), 5, 2, {1: 200}))]
     assert kinds(outcome, 1) == ["UpdateMetadata", "LeaderAndIsr", "UpdateMetadata"]
     assert find(outcome, 1, UpdateMetadataRequest).type == FULL
     assert find(outcome, 2, UpdateMetadataRequest).type == INCREMENTAL
@@ -143,7 +143,7 @@ def test_the_last_isr_member_is_waited_for_and_leads_when_it_is_back() -> None:
 def test_an_unclean_leader_is_elected_only_if_that_is_allowed() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1,))}, unclean=True)
     outcome = made.handle(BrokersChanged(brokers(2)))
-    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, 100))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, {2: 12}))]
     assert outcome.unclean == [T0]
 
     made, _ = controller(1, 2, topics={"t": topic((1, 2), unclean=False)}, states={T0: state(1, (1,))}, unclean=True)
@@ -156,19 +156,19 @@ def test_an_unclean_leader_is_elected_only_if_that_is_allowed() -> None:
 def test_edge_09_a_broker_that_bounced_between_two_looks_leaves_the_isr() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
     outcome = made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2)}))
-    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, 200))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, {2: 12}))]
     assert kinds(outcome, 1) == ["UpdateMetadata", "LeaderAndIsr", "UpdateMetadata"]
 
 
 def test_edge_09_a_broker_that_bounced_before_the_take_over_leaves_the_isr() -> None:
     # Its node is younger than the state that has it in the ISR.
-    _, outcome = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2), written_id=11)})
-    assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, 12))]
+    _, outcome = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2), life=11)})
+    assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, {1: 11}))]
 
 
 def test_a_sole_leader_that_bounced_leads_a_new_term() -> None:
-    made, outcome = controller(1, topics={"t": topic((1,))}, states={T0: state(1, (1,), written_id=3)})
-    assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, 11))]
+    made, outcome = controller(1, topics={"t": topic((1,))}, states={T0: state(1, (1,), life=3)})
+    assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, {1: 11}))]
     assert made.handle(UncleanElectionChanged({})) == Outcome()
 
 
@@ -234,7 +234,7 @@ def test_a_failed_log_directory_costs_the_leadership() -> None:
     error = LeaderAndIsrPartitionError(partition_index=0, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     response = LeaderAndIsrResponse(topics=[LeaderAndIsrTopicError(topic_id=TOPIC_ID, partition_errors=[error])])
     outcome = made.handle(LeaderAndIsrAnswered(1, 11, response))
-    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, 100))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, {2: 12}))]
     (partition,) = find(outcome, 2, UpdateMetadataRequest).topic_states[0].partition_states
     assert partition.offline_replicas == [1]
     assert made.handle(LeaderAndIsrAnswered(1, 11, response)) == Outcome()
@@ -254,3 +254,21 @@ def test_a_topic_that_was_made_anew_starts_anew() -> None:
     again = TopicFacts(b"u" * 16, {0: Assignment((1,))})
     outcome = made.handle(TopicsChanged({"t": again}, ()))
     assert [type(write) for write in outcome.writes] == [CreateState]
+
+
+def test_a_replica_that_is_made_after_all_is_online_again() -> None:
+    """Its disk failed at first, and the next LeaderAndIsr found it well (seed 1669)."""
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
+
+    def answered(code: ErrorCode) -> Outcome:
+        error = LeaderAndIsrPartitionError(partition_index=0, error_code=code)
+        topics = [LeaderAndIsrTopicError(topic_id=TOPIC_ID, partition_errors=[error])]
+        return made.handle(LeaderAndIsrAnswered(2, 12, LeaderAndIsrResponse(topics=topics)))
+
+    assert answered(ErrorCode.KAFKA_STORAGE_ERROR).writes == [
+        UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, {1: 11}))
+    ]
+    assert not made.image.is_online(T0, 2)
+    (partition,) = find(answered(ErrorCode.NONE), 1, UpdateMetadataRequest).topic_states[0].partition_states
+    assert partition.offline_replicas == []
+    assert made.image.is_online(T0, 2)

@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from tests.controlkit import T0, TOPIC_ID, broker, brokers, check_encodable, controller, find, kinds, state, topic
+from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
-from tidelog.controller.events import AlterPartitionAsked, BrokersChanged, Outcome, ShutdownAsked, UpdateState
-from tidelog.controller.image import PartitionState
+from tidelog.controller.events import (
+    AlterPartitionAsked,
+    BrokersChanged,
+    Outcome,
+    ShutdownAsked,
+    TookOver,
+    UpdateState,
+)
+from tidelog.controller.image import PartitionState, Snapshot
 from tidelog.errors import ErrorCode
 from tidelog.wire import encode
 from tidelog.wire.messages.controller import (
@@ -59,6 +67,21 @@ def request(
     return AlterPartitionAsked(asked, version)
 
 
+def test_edge_09_an_isr_written_before_the_controller_heard_of_a_bounce_is_known_for_it() -> None:
+    """It came into the store after the new life of broker 2 had, and another controller goes on from it."""
+    first = made()
+    (write,) = first.handle(request(members(1, 2, 3))).writes
+    assert isinstance(write, UpdateState)
+    bounced_at, written_at = 200, 201
+    stored = nodes.decode_state(T0, nodes.encode_state(write.state), write.state.version, written_at)
+    second = Controller(1, 6, "PLAINTEXT", unclean_by_default=lambda: False)
+    living = {1: broker(1), 2: broker(2, bounced_at), 3: broker(3)}
+    second.handle(TookOver(Snapshot(living, {"t": topic((1, 2, 3, 4, 5))}, {T0: stored}, ())))
+    after = second.image.state(T0)
+    assert after is not None
+    assert after.isr == (1, 3)
+
+
 def code(outcome: Outcome) -> ErrorCode:
     assert isinstance(outcome.answer, AlterPartitionResponse)
     if outcome.answer.error_code:
@@ -71,7 +94,9 @@ def test_a_leader_gets_the_isr_it_asks_for(version: int) -> None:
     rules = made()
     outcome = rules.handle(request(members(1, 2, 3), version=version))
     # The leader epoch stays; the partition epoch, and the controller epoch of the node, move on.
-    assert outcome.writes == [UpdateState(T0, PartitionState(1, LEADER_EPOCH, (1, 2, 3), 5, VERSION + 1, 100))]
+    assert outcome.writes == [
+        UpdateState(T0, PartitionState(1, LEADER_EPOCH, (1, 2, 3), 5, VERSION + 1, {1: 11, 2: 12, 3: 13}))
+    ]
     (answer,) = outcome.answer.topics[0].partitions
     assert (answer.leader_id, answer.leader_epoch, answer.isr, answer.partition_epoch) == (
         1,
@@ -147,7 +172,7 @@ def test_a_leader_that_is_shutting_down_may_let_others_in_and_hands_over_when_it
     assert (left.topic_name, left.partition_index) == ("t", 0)
     assert code(rules.handle(request(members(1, 2)))) is ErrorCode.NONE
     assert rules.handle(ShutdownAsked(1, 11)).answer.remaining_partitions == []
-    assert rules.image.state(T0) == PartitionState(2, LEADER_EPOCH + 1, (2,), 5, VERSION + 2, 100)
+    assert rules.image.state(T0) == PartitionState(2, LEADER_EPOCH + 1, (2,), 5, VERSION + 2, {2: 12})
 
 
 def test_edge_09_what_a_leader_asked_for_before_a_member_bounced_is_fenced() -> None:

@@ -36,7 +36,11 @@ def test_an_election_that_is_asked_for(why: str) -> None:
     outcome = rules.handle(ElectionAsked(kind, (T0,)))
     assert outcome.answer == {T0: Elected(code, new_leader)}
     is_held = code is ErrorCode.NONE
-    after = PartitionState(new_leader, 1, new_isr, 5, 1, 100) if is_held else state(new_leader, new_isr)
+    after = (
+        PartitionState(new_leader, 1, new_isr, 5, 1, {member: 10 + member for member in new_isr})
+        if is_held
+        else state(new_leader, new_isr)
+    )
     assert rules.image.state(T0) == after
     assert len(outcome.writes) == outcome.elections == is_held
     assert outcome.unclean == ([T0] if is_held and kind is UNCLEAN else [])

@@ -81,10 +81,12 @@ def test_a_topic_may_be_older_than_topic_ids() -> None:
 
 
 def test_a_partition_has_a_state() -> None:
-    state = PartitionState(1, 5, (1, 2), 7, version=3, written_id=40)
+    state = PartitionState(1, 5, (1, 2), 7, version=3, lives={1: 40, 2: 30})
     data = nodes.encode_state(state)
-    assert data == b'{"controller_epoch":7,"leader":1,"version":1,"leader_epoch":5,"isr":[1,2]}'
-    assert nodes.decode_state(T0, data, 3, 40) == state
+    kafkas = b'{"controller_epoch":7,"leader":1,"version":1,"leader_epoch":5,"isr":[1,2]'
+    assert data == kafkas + b',"isr_epochs":[40,30]}'
+    assert nodes.decode_state(T0, data, 3, 55) == state
+    assert nodes.decode_state(T0, kafkas + b"}", 3, 50) == state._replace(lives={1: 50, 2: 50})
     recovering = state._replace(leader_recovery_state=1)
     assert nodes.decode_state(T0, nodes.encode_state(recovering), 3, 40) == recovering
 

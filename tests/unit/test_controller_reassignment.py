@@ -89,7 +89,7 @@ def test_new_replicas_join_first() -> None:
     outcome = reassign(rules, 3, 4)
     moving = Assignment((3, 4, 1, 2), (3, 4), (1, 2))
     assert outcome.writes == [
-        UpdateState(T0, PartitionState(1, 1, (1, 2), 5, 1, 100)),
+        UpdateState(T0, PartitionState(1, 1, (1, 2), 5, 1, {1: 11, 2: 12})),
         UpdateTopic("t", TOPIC_ID, {0: moving}),
     ]
     for id in (1, 2, 3, 4):
@@ -109,8 +109,8 @@ def test_when_the_whole_target_is_in_sync_the_others_leave() -> None:
     (answer,) = outcome.answer.topics[0].partitions
     assert (answer.leader_id, answer.leader_epoch, answer.isr, answer.partition_epoch) == (1, 1, [1, 2, 3, 4], 3)
     assert outcome.writes == [
-        UpdateState(T0, PartitionState(1, 1, (1, 2, 3, 4), 5, 3, 100)),
-        UpdateState(T0, PartitionState(3, 2, (3, 4), 5, 4, 100)),
+        UpdateState(T0, PartitionState(1, 1, (1, 2, 3, 4), 5, 3, {1: 11, 2: 12, 3: 13, 4: 14})),
+        UpdateState(T0, PartitionState(3, 2, (3, 4), 5, 4, {3: 13, 4: 14})),
         UpdateTopic("t", TOPIC_ID, {0: Assignment((3, 4))}),
     ]
     assert outcome.elections == 1
@@ -155,7 +155,7 @@ def test_a_cancelled_reassignment_leads_back() -> None:
     alter(rules, 1, 2, 3)
     outcome = reassign(rules)
     assert outcome.writes == [
-        UpdateState(T0, PartitionState(1, 2, (1, 2), 5, 3, 100)),
+        UpdateState(T0, PartitionState(1, 2, (1, 2), 5, 3, {1: 11, 2: 12})),
         UpdateTopic("t", TOPIC_ID, {0: Assignment((1, 2))}),
     ]
     assert {id: kinds(outcome, id)[-1] for id in (1, 2, 3, 4)} == {
@@ -240,7 +240,7 @@ def test_a_partition_that_never_had_a_leader_moves_at_once() -> None:
     rules, _ = controller(1, topics={"t": topic((9,))})
     outcome = reassign(rules, 1)
     assert assignment(rules) == Assignment((1,))
-    assert rules.image.state(T0) == PartitionState(1, 0, (1,), 5, 0, 11)
+    assert rules.image.state(T0) == PartitionState(1, 0, (1,), 5, 0, {1: 11})
     assert kinds(outcome, 1) == ["LeaderAndIsr", "UpdateMetadata"]
 
 

@@ -76,10 +76,10 @@ def test_a_broker_that_is_shutting_down_is_elected_nowhere_until_its_next_life()
     rules, _ = controller(1, 2, topics={"t": topic((1, 2), unclean=True)}, states={T0: state(1, (1, 2))})
     rules.handle(ShutdownAsked(2, 12))
     outcome = rules.handle(BrokersChanged(brokers(2)))
-    assert outcome.writes == [UpdateState(T0, PartitionState(-1, 2, (1,), 5, 2, 100))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(-1, 2, (1,), 5, 2, {1: 11}))]
     outcome = rules.handle(BrokersChanged({2: broker(2, 300)}))
     assert outcome.unclean == [T0]
-    assert outcome.writes == [UpdateState(T0, PartitionState(2, 3, (2,), 5, 3, 300))]
+    assert outcome.writes == [UpdateState(T0, PartitionState(2, 3, (2,), 5, 3, {2: 300}))]
 
 
 def test_a_leader_that_could_not_hand_over_leads_until_it_is_gone() -> None:
@@ -94,7 +94,7 @@ def test_new_partitions_are_not_led_by_who_is_shutting_down() -> None:
     rules, _ = controller(1, 2)
     rules.handle(ShutdownAsked(1, 11))
     outcome = rules.handle(TopicsChanged({"t": topic((1, 2), (1,))}, ()))
-    assert outcome.writes == [CreateState(T0, PartitionState(2, 0, (2,), 5, 0, 12))]
+    assert outcome.writes == [CreateState(T0, PartitionState(2, 0, (2,), 5, 0, {2: 12}))]
 
 
 def test_a_topic_that_is_being_deleted_is_left_alone() -> None:

@@ -112,6 +112,7 @@ def test_records_of_other_kinds_are_passed_over() -> None:
     groups = Groups(GroupConfig())
     consumer = encode_key(ConsumerGroupMetadataKey(group_id="new"))
     groups.replay([(consumer, b"\0\0\0\0\0\1\0"), (consumer, None), (b"\x7f\xff whatever", b"?"), (b"\0\2\0\1g", None)])
+    groups.replay([(b"", b"no key"), (b"\0", b"half a kind")])
     assert groups.list_groups() == []
 
 

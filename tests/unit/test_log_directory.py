@@ -205,6 +205,29 @@ def test_a_failing_disk_takes_the_whole_directory_offline(disk: Disk, directory:
     asyncio.run(scenario())
 
 
+def test_so_does_one_on_which_a_log_cannot_be_made(disk: Disk, directory: str):
+    """As Kafka has it. A replica that is only missing would be missing until somebody asks for it again."""
+
+    async def scenario() -> None:
+        told: list[StorageError] = []
+        first = await LogDirectory.open(
+            disk, FixedClock(), random.Random(1), directory, lambda topic: CONFIG, on_offline=told.append
+        )
+        await fill(first)
+
+        def broken(disk: Disk, path: str) -> None:
+            raise StorageError("no space left on device")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(disk), "make_directory", broken)
+            with pytest.raises(StorageError, match="no space"):
+                await first.create(TopicPartition("new", 0))
+        assert [str(failure) for failure in told] == ["no space left on device"]
+        assert first.logs[A].failed is told[0]
+
+    asyncio.run(scenario())
+
+
 def test_a_partition_asked_for_twice_at_once_is_one_log(disk: Disk, directory: str):
     async def scenario() -> None:
         first = await opened(disk, directory)

@@ -108,6 +108,15 @@ def test_edge_05_only_fetches_of_this_term_count():
     assert one.high_watermark == 15
 
 
+def test_edge_08_a_fetch_of_an_earlier_life_that_comes_late_counts_for_nothing():
+    one = leader([1, 2, 3])
+    for follower, offset, life in ((3, 10, 5), (2, 6, 9), (2, 10, 8)):
+        one.follower_fetched(FollowerFetch(follower, offset, 0, life), 0)
+    assert (one.remotes[2].log_end_offset, one.high_watermark) == (6, 6)
+    one.follower_fetched(FollowerFetch(2, 10, 0, 9), 0)
+    assert one.high_watermark == 10
+
+
 def test_a_stranger_moves_nothing():
     one = leader([1, 2], replicas=[1, 2])
     assert not fetch(one, 9, 10)

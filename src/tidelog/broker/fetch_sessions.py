@@ -78,6 +78,10 @@ class FetchItem:
         self.told_log_start = -1
 
     def update(self, wanted: FetchPartition) -> None:
+        if wanted.fetch_offset <= self.fetch_offset or wanted.current_leader_epoch != self.current_leader_epoch:
+            # Not named because it has read on. It may have passed over an answer, as a follower does that has begun to
+            # follow anew meanwhile, and would never hear of a HW that was told in it and moves no more.
+            self.told_high_watermark = self.told_log_start = -1
         self.fetch_offset = wanted.fetch_offset
         self.max_bytes = wanted.partition_max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch

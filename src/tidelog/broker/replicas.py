@@ -112,8 +112,10 @@ class Replicas:
             raise RequestError(ErrorCode.STALE_CONTROLLER_EPOCH)
         self.controller_epoch = controller_epoch
 
-    async def apply(self, topics: Iterable[LeaderAndIsrTopicState]) -> dict[TopicPartition, ErrorCode]:
-        """Lead or follow as LeaderAndIsr says."""
+    async def apply(
+        self, topics: Iterable[LeaderAndIsrTopicState], *, names_all: bool = False
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Lead or follow as LeaderAndIsr says. What one that `names_all` does not name is not wanted any more."""
         wanted = [
             (TopicPartition(topic.topic_name, state.partition_index), topic.topic_id, state)
             for topic in topics
@@ -125,6 +127,9 @@ class Replicas:
                 if is_valid_name(topic_name):
                     await self._refresh_topic(topic_name)
             codes = await asyncio.gather(*(self._apply_one(*one, life) for one in wanted))
+            if names_all:
+                # Before the next request is applied, which may want what this one did not know of.
+                await self._delete_strays({name for name, _, _ in wanted})
         return {name: code for (name, _, _), code in zip(wanted, codes, strict=True)}
 
     async def _apply_one(
@@ -286,16 +291,8 @@ class Replicas:
             0 if partition.leader is not None else max(partition.told_high_watermark - partition.log.log_end_offset, 0)
         )
 
-    async def delete_strays(self, named: Iterable[LeaderAndIsrTopicState]) -> None:
-        """A LeaderAndIsr that names all partitions of this broker: what it does not name is not wanted any more.
-
-        Moved out of the way while this broker was dead, or deleted; the directory keeps its bytes for a while.
-        """
-        wanted = {
-            TopicPartition(topic.topic_name, state.partition_index)
-            for topic in named
-            for state in topic.partition_states
-        }
+    async def _delete_strays(self, wanted: Container[TopicPartition]) -> None:
+        """Moved out of the way while this broker was dead, or deleted; the directory keeps its bytes for a while."""
         strays = [
             name
             for directory in self._storage.directories
@@ -305,7 +302,7 @@ class Replicas:
         ]
         for name in strays:
             _log.warning("%s is a stray: the controller does not know of it here; it is deleted", name)
-        await self.stop([Unwanted(name, NO_EPOCH, delete=True) for name in strays])
+        await asyncio.gather(*(self._stop(Unwanted(name, NO_EPOCH, delete=True)) for name in strays))
 
     def check_isrs(self) -> None:
         """Every half of replica.lag.time.max.ms (S3.1)."""

@@ -6,7 +6,7 @@ thrown away and read again whenever a write did not go as planned, so it is neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -80,8 +80,9 @@ class PartitionState(NamedTuple):
     controller_epoch: Epoch
     version: int
     """Of the node; brokers know it as the partition epoch."""
-    written_id: int
-    """Not later than the change that wrote it. An ISR member whose broker epoch is higher has bounced since."""
+    lives: Mapping[BrokerId, Epoch]
+    """Of the ISR's members: the broker epochs that the writer knew. One with a higher epoch has bounced, even if that
+    was before this came into the store: whoever wrote it had not heard."""
     leader_recovery_state: int = 0
 
 
@@ -215,8 +216,3 @@ class Image:
         for topic in self.standing():
             for index, assignment in topic.assignments.items():
                 yield TopicPartition(topic.name, index), assignment, topic.states.get(index)
-
-    @property
-    def last_broker_epoch(self) -> int:
-        """No broker that is known came later than this; what is written now is later."""
-        return max((broker.epoch for broker in self.brokers.values()), default=0)

@@ -205,6 +205,7 @@ def encode_state(state: PartitionState) -> bytes:
         "version": 1,
         "leader_epoch": state.leader_epoch,
         "isr": list(state.isr),
+        "isr_epochs": [state.lives[member] for member in state.isr],
     }
     if state.leader_recovery_state:
         fields["leader_recovery_state"] = state.leader_recovery_state
@@ -212,15 +213,18 @@ def encode_state(state: PartitionState) -> bytes:
 
 
 def decode_state(partition: TopicPartition, data: bytes, version: int, modified_id: int) -> PartitionState:
+    """One without epochs, such as Kafka writes, is taken to know of every life that began before it was written."""
     path = state_path(partition)
     fields = _object(path, data)
+    isr = tuple(_typed(fields, "isr", list, path, required=True))
+    epochs = _typed(fields, "isr_epochs", list, path, [modified_id] * len(isr))
     return PartitionState(
         leader=_integer(fields, "leader", path),
         leader_epoch=_integer(fields, "leader_epoch", path),
-        isr=tuple(_typed(fields, "isr", list, path, required=True)),
+        isr=isr,
         controller_epoch=_integer(fields, "controller_epoch", path),
         version=version,
-        written_id=modified_id,
+        lives=dict(zip(isr, epochs, strict=False)),
         leader_recovery_state=_typed(fields, "leader_recovery_state", int, path, 0),
     )
 

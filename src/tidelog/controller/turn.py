@@ -13,7 +13,7 @@ from tidelog.controller.elections import Election, elect, first_leader
 from tidelog.controller.events import CreateState, Outcome, UpdateState, UpdateTopic
 from tidelog.controller.image import INITIAL_LEADER_EPOCH, NO_LEADER, Assignment, Image, PartitionState, Topic
 from tidelog.controller.requests import Batch
-from tidelog.types import BrokerId, Epoch, TopicPartition
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 
 
 @dataclass
@@ -77,9 +77,9 @@ class Turn:
         )
 
     def has_bounced(self, state: PartitionState, broker: BrokerId) -> bool:
-        """It began another life after the state was written."""
-        brokers = self.image.brokers
-        return broker in brokers and brokers[broker].epoch > state.written_id
+        """It began another life than the one that the writer of the ISR knew."""
+        life = state.lives.get(broker)
+        return life is not None and broker in self.image.brokers and self.image.brokers[broker].epoch > life
 
     def update(
         self,
@@ -107,11 +107,16 @@ class Turn:
         new = changed._replace(
             controller_epoch=self.epoch,
             version=changed.version + 1,
-            written_id=max(changed.written_id, self.image.last_broker_epoch),
+            lives={member: self._life_of(member, changed) for member in changed.isr},
         )
         topic.states[partition.partition] = new
         self.outcome.writes.append(UpdateState(partition, new))
         return new
+
+    def _life_of(self, member: BrokerId, state: PartitionState) -> Epoch:
+        """Of one that is dead: the last that was known. None at all is less than any."""
+        broker = self.image.brokers.get(member)
+        return state.lives.get(member, NO_EPOCH) if broker is None else broker.epoch
 
     def assign(self, topic: Topic, partition: TopicPartition, assignment: Assignment) -> None:
         if topic.assignments[partition.partition] != assignment:
@@ -123,9 +128,8 @@ class Turn:
         first = first_leader(replicas, lambda broker: self.image.is_serving(partition, broker))
         if first is None:
             return
-        state = PartitionState(
-            first.leader, INITIAL_LEADER_EPOCH, first.isr, self.epoch, 0, self.image.last_broker_epoch
-        )
+        lives = {member: self.image.brokers[member].epoch for member in first.isr}
+        state = PartitionState(first.leader, INITIAL_LEADER_EPOCH, first.isr, self.epoch, 0, lives)
         topic.states[partition.partition] = state
         self.outcome.writes.append(CreateState(partition, state))
         self.batch.partition_changed(partition, new_on=replicas)

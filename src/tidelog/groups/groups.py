@@ -236,9 +236,17 @@ class Groups:
     # The log
 
     def replay(self, records: Iterable[Record]) -> None:
-        """Records of the partition, in their order; may be called many times before `loaded`."""
+        """Records of the partition, in their order; may be called many times before `loaded`.
+
+        Of several with the same key only the last is looked at, as if the others had been compacted away: most of what
+        such a log holds are offsets that were committed anew soon after.
+        """
         groups = self._groups
+        last: dict[bytes, bytes | None] = {}
         for key, value in records:
+            last.pop(key, None)
+            last[key] = value
+        for key, value in last.items():
             stored = read_record(key, value)
             if stored is None:
                 continue

@@ -53,7 +53,9 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> Record:
 
 
 def read_record(key: bytes, value: bytes | None) -> Stored | None:
-    """None for records of other kinds of groups, which are of no concern here."""
+    """None for records of other kinds of groups, and of none, which are of no concern here."""
+    if len(key) < _KIND.size:
+        return None
     (kind,) = _KIND.unpack_from(key)
     if kind in _OFFSET_KINDS:
         offset_key = decode_from(OffsetCommitKey, key, 0, _KIND.size)[0]

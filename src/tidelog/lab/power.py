@@ -17,7 +17,7 @@ from tidelog.lab.broker import eventually
 from tidelog.lab.cluster import TOPIC
 from tidelog.lab.faults import SETTLED_S
 from tidelog.lab.storms import Storms
-from tidelog.types import TopicPartition
+from tidelog.types import NO_EPOCH, TopicPartition
 
 _SHORTER_THAN_A_SESSION_S = 2.5
 
@@ -87,21 +87,29 @@ class PowerLosses(Storms):
         )
 
     def _may_lose_power(self, number: int, index: int) -> bool:
-        """Somebody else is in sync, has not bounced since, and will stay so even if a change is under way."""
+        """Somebody else is in sync, has not bounced since, and will stay so even if a change is under way.
+
+        A replica that is being added may be given up at any time, by an administrator who chooses another target.
+        """
         state, leader = self._state(index), self._cluster.leader(index)
         view = self._cluster.replicas(index)[leader].leader if leader else None
         if state is None or view is None or state.leader != leader:
             return False
-        staying = view.isr if view.pending_isr is None else view.pending_isr
+        staying = set(state.isr) & set(view.isr if view.pending_isr is None else view.pending_isr)
         return any(
             other != number and other in staying and self._cluster.is_up(other) and self._is_fit(state, other)
-            for other in state.isr
+            for other in self._origin(index)
         )
+
+    def _origin(self, index: int) -> tuple[int, ...]:
+        """The replicas that were there before the move that is under way, if one is."""
+        node = self._cluster.store.tree.get(nodes.topic_path(TOPIC))
+        return nodes.decode_topic(TOPIC, node.data).assignments[index].origin
 
     def _is_fit(self, state: PartitionState, number: int) -> bool:
         """It lives in the life in which it came into the ISR."""
         epoch: int = self._cluster[number].broker.epoch
-        return 0 <= epoch <= state.written_id
+        return 0 <= epoch <= state.lives.get(number, NO_EPOCH)
 
     def _is_out(self, number: int, index: int) -> bool:
         state = self._state(index)

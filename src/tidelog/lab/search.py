@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from tidelog.lab import group_workload
 from tidelog.lab.broker import eventually
 from tidelog.lab.chance import stream
-from tidelog.lab.checkers import ALL_RULES, BrokenRuleError, Rule, Witness
+from tidelog.lab.checkers import ALL_RULES, BrokenRuleError, Rule
 from tidelog.lab.clock import SimClock
 from tidelog.lab.cluster import TOPIC, LabCluster, brokers_of, store_of
 from tidelog.lab.faults import ENDS, POWER, TROUBLE
 from tidelog.lab.group_workload import GroupLedger, GroupMember
 from tidelog.lab.saboteur import Saboteur
 from tidelog.lab.trace import Trace
+from tidelog.lab.witness import Witness
 from tidelog.lab.workload import Reader, Writer, careless_writes, come_and_go, move_about, stray_reads
 from tidelog.lab.world import World
 from tidelog.records.batch import decode

@@ -16,8 +16,9 @@ from tidelog.client.leadership import alter_reassignments, wait_until_reassigned
 from tidelog.client.produce import Producer
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.lab.broker import PORT
-from tidelog.lab.checkers import Acknowledged, Witness
+from tidelog.lab.checkers import Acknowledged
 from tidelog.lab.cluster import TOPIC, LabCluster
+from tidelog.lab.witness import Witness
 from tidelog.net.calling import Connection
 from tidelog.records.batch import decode
 from tidelog.records.build import BatchFacts, build_batch

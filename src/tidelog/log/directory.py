@@ -159,7 +159,11 @@ class LogDirectory:
         return await asyncio.shield(creating)
 
     async def _create(self, partition: TopicPartition, topic_id: bytes | None) -> Log:
-        log = await self._open_log(partition)
+        try:
+            log = await self._open_log(partition)
+        except StorageError as failure:
+            self._failed(failure)  # or the replica would be missing until somebody asks for it again
+            raise
         if topic_id is not None:
             directory = log.directory
             await log.work.run(lambda: write_topic_id(self._disk, directory, topic_id))

@@ -116,9 +116,12 @@ class Leader:
         return self.advance(now_ms)
 
     def follower_fetched(self, fetch: FollowerFetch, now_ms: int) -> bool:
-        """Asking for offset N acknowledges all below N (S2.5). True if the high watermark rose."""
+        """Asking for offset N acknowledges all below N (S2.5). True if the high watermark rose.
+
+        A fetch of a life that is over may come late, and its follower may have lost what it had then (edge case 8).
+        """
         remote = self.remotes.get(fetch.follower)
-        if remote is None:
+        if remote is None or NO_EPOCH < fetch.broker_epoch < remote.broker_epoch:
             return False
         remote.fetched(fetch, self.log_end_offset, now_ms)
         return self.advance(now_ms)

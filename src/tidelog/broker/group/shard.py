@@ -11,8 +11,9 @@ from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.groups import Answer, Effect, GroupConfig, Groups, Write
-from tidelog.records.batch import decode_batch
+from tidelog.records.batch import open_batch
 from tidelog.records.header import Codec, headers
+from tidelog.records.kernel import Record, read_records
 from tidelog.types import Offset
 
 if TYPE_CHECKING:
@@ -107,14 +108,14 @@ class GroupShard:
                 break  # compaction left nothing more
             # Nothing comes if its file was replaced meanwhile: then the same offset is asked for again.
             data = await log.bytes_of(region)
+            records: list[Record] = []
+            first = offset
             for position, header in headers(data):
                 if not header.is_control:
-                    records = decode_batch(data, header, position)
-                    self.groups.replay(
-                        (record.key or b"", record.value) for record in records if record.offset >= offset
-                    )
-                    count += len(records)
+                    read_records(open_batch(data, header, position), records, first)
                 offset = header.last_offset + 1
+            self.groups.replay((record.key or b"", record.value) for record in records)
+            count += len(records)
             await asyncio.sleep(0)
         return count
 

@@ -48,9 +48,7 @@ async def leader_and_isr(broker: Broker, request: LeaderAndIsrRequest, call: Cal
         _check(broker, request.controller_epoch, request.broker_epoch)
     except RequestError as failure:
         return LeaderAndIsrResponse(error_code=failure.code)
-    results = await broker.replicas.apply(request.topic_states)
-    if request.type == FULL_UPDATE:
-        await broker.replicas.delete_strays(request.topic_states)
+    results = await broker.replicas.apply(request.topic_states, names_all=request.type == FULL_UPDATE)
     return LeaderAndIsrResponse(
         topics=[
             LeaderAndIsrTopicError(
