@@ -12,9 +12,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ _ROOT = Path(__file__).parents[1]
 _MARK = "TIDELOG_SPARK_TEST"
 _ANSWER_S = 120.0
 _END_S = 20.0
+
+
+def wait_for_spark(condition: Callable[[], bool], what: str) -> None:
+    """As wait_for does, but longer: on a busy machine a JVM takes its time for the first query."""
+    deadline = time.monotonic() + _ANSWER_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
 
 
 def marked_processes(mark: str) -> list[int]:
@@ -87,11 +96,15 @@ class MarkedProcess:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """At once, as kill -9 does; what is outside of the group ends by itself when it hears of that."""
-        with contextlib.suppress(ProcessLookupError):
+        """The whole group at once, as kill -9 does; the rest ends by itself when it hears of that."""
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        wait_for(lambda: not marked_processes(self.mark), "the end of all that the process started")
+            self.process.wait()
+        try:
+            wait_for(lambda: not marked_processes(self.mark), "the end of all that the process started")
+        finally:
+            for pid in marked_processes(self.mark):
+                os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
         """In good order if it will."""
@@ -116,7 +129,7 @@ class SparkCluster:
         for number in range(WORKERS):
             work = ["--cores", "1", "--memory", "1g", "--work-dir", str(self._directory / f"work-{number}")]
             self._start(f"worker-{number}", WORKER_CLASS, str(free_port()), "0", *work, self.master)
-        wait_for(lambda: self._state().get("aliveworkers") == WORKERS, "the workers of the Spark cluster")
+        wait_for_spark(lambda: self._state().get("aliveworkers") == WORKERS, "the workers of the Spark cluster")
 
     def _start(self, name: str, class_name: str, port: str, page_port: str, *more: str) -> None:
         listen = ["--host", "127.0.0.1", "--port", port, "--webui-port", page_port]
@@ -149,6 +162,11 @@ class SparkCluster:
         assert pid, "this process works for no executor"
         return pid
 
+    def kill_executor(self, pid: int) -> None:
+        assert pid in self.executors()
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: pid not in self.executors(), "the end of the executor")
+
     def close(self) -> None:
         """Workers first, which end their executors."""
         for one in reversed(self._processes):
@@ -170,6 +188,15 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def read_totals(path: Path) -> tuple[int, dict[int, list[int]]]:
+    """What tests/spark_driver.py wrote down: a micro-batch and the totals after it; -1 if there is none yet."""
+    try:
+        told = json.loads(path.read_text())
+    except FileNotFoundError:
+        return -1, {}
+    return told["batch"], {int(partition): total for partition, total in told["totals"].items()}
 
 
 class SparkDriver:
@@ -197,19 +224,15 @@ class SparkDriver:
 
     @property
     def totals(self) -> tuple[int, dict[int, list[int]]]:
-        """The last micro-batch of which the query gave its totals, and these; -1 if there is none yet."""
-        try:
-            told = json.loads((self.directory / "totals.json").read_text())
-        except FileNotFoundError:
-            return -1, {}
-        return told["batch"], {int(partition): total for partition, total in told["totals"].items()}
+        """The last micro-batch of which the query gave its totals, and these."""
+        return read_totals(self.directory / "totals.json")
 
     def wait_for_batch(self, number: int) -> None:
         def is_there() -> bool:
             assert self._run.process.poll() is None, self._run.log[-4000:]
             return self.totals[0] >= number
 
-        wait_for(is_there, f"micro-batch {number}")
+        wait_for_spark(is_there, f"micro-batch {number}")
 
     def kill(self) -> None:
         self._run.kill()
