@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for a minute is not worth the second compiler."""
+
 _HELD_S = 120.0
 _QUERY_S = 120
 _NUMBER = "cast(trim(cast(value as string)) as long)"
@@ -64,6 +67,8 @@ class Driver:
             tidelog.spark.session("driver", master)
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "512m")
+            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+            .config("spark.executor.extraJavaOptions", JAVA_OPTIONS)
             .config("spark.executor.memory", "512m")
             .config("spark.ui.enabled", "false")
             .config("spark.local.dir", str(directory / "local"))
@@ -101,8 +106,8 @@ class Driver:
         assert query.awaitTermination(_QUERY_S), "the query did not end"
         return sum(1 for one in query.recentProgress if one["numInputRows"])
 
-    def start(self, topic: str, hold_batch: int = -1) -> None:
-        """A query whose totals are written down. After those of `hold_batch` it waits to be killed."""
+    def start(self, topic: str, hold_batch: int = -1, gate: str | None = None) -> None:
+        """A query whose totals are written down. After those of `hold_batch` it waits to be killed, or in the gate."""
 
         def take(rows: Any, batch: int) -> None:
             write_totals(self._directory / "totals.json", batch, totals_of(rows.collect()))
@@ -110,10 +115,10 @@ class Driver:
                 time.sleep(_HELD_S)
                 raise RuntimeError("nobody killed the query")
 
-        gate = str(self._directory / "gate")
         source = self._stream(topic)
-        passed = source.mapInArrow(lambda batches: held(gate, batches), source.schema)
-        writer = totals_by_partition(passed).writeStream.outputMode("complete").foreachBatch(take)
+        if gate is not None:
+            source = source.mapInArrow(lambda batches: held(gate, batches), source.schema)
+        writer = totals_by_partition(source).writeStream.outputMode("complete").foreachBatch(take)
         self._query = writer.options(**self._checkpoint("checkpoint")).start()
 
     def finish(self) -> None:

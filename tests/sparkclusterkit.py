@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import tidelog
-from tests.processkit import free_port, wait_for
+from tests.processkit import free_port
+from tests.spark_driver import JAVA_OPTIONS
 
 WORKERS = 2
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for a minute is not worth the second compiler."""
 
 _ROOT = Path(__file__).parents[1]
 _MARK = "TIDELOG_SPARK_TEST"
@@ -101,7 +100,7 @@ class MarkedProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         try:
-            wait_for(lambda: not marked_processes(self.mark), "the end of all that the process started")
+            wait_for_spark(lambda: not marked_processes(self.mark), "the end of all that the process started")
         finally:
             for pid in marked_processes(self.mark):
                 os.kill(pid, signal.SIGKILL)
@@ -165,7 +164,7 @@ class SparkCluster:
     def kill_executor(self, pid: int) -> None:
         assert pid in self.executors()
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: pid not in self.executors(), "the end of the executor")
+        wait_for_spark(lambda: pid not in self.executors(), "the end of the executor")
 
     def close(self) -> None:
         """Workers first, which end their executors."""
