@@ -75,7 +75,8 @@ def svg() -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}"'
-            f' viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="title desc" font-family="{_FONT}" font-size="13">',
+            f' viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="title desc"'
+            f' font-family="{_FONT}" font-size="13">',
             f'<title id="title">{escape(title)}</title>',
             f'<desc id="desc">{escape(says)}</desc>',
             f'<rect width="{_WIDTH}" height="{height}" fill="#f6f8fa"/>',
