@@ -87,7 +87,7 @@ def test_columns_of_a_stream_that_is_written(topics: Topics, name: str, stream: 
     topics.create(name, 1)
     topics.fill(name, {0: 3})
     frame = stream(subscribe=name, startingOffsets="earliest")
-    sink = {"kafka.bootstrap.servers": topics.servers, "topic": f"{name}-missing"}
+    sink: dict[str, str | None] = {"kafka.bootstrap.servers": topics.servers, "topic": f"{name}-missing"}
     cases = [
         ("option 'value': the sink needs", frame.selectExpr("value as data"), sink),
         ("option 'key': the column of this name must be", frame.selectExpr("offset as key", "value"), sink),
