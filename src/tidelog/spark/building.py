@@ -19,14 +19,22 @@ _LOCAL = {
     # Spark's 200 are for a cluster.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit started this process: then it has been told of a master, or has chosen one."""
 
 
 def builder(app_name: str, master: str | None) -> SparkSession.Builder:
-    """`master` is this machine by default. Workers run the Python that this process runs, unless told otherwise."""
+    """`master` is this machine by default, or what spark-submit was told; settings made here go before its own.
+
+    Workers run the Python that this process runs, unless told otherwise.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    where = master or "local[*]"
-    settings = {**_SETTINGS, **(_LOCAL if where.startswith("local") else {})}
-    made = SparkSession.Builder().appName(app_name).master(where)
+    made = SparkSession.Builder().appName(app_name)
+    settings = dict(_SETTINGS)
+    if master is not None or _SUBMITTED not in os.environ:
+        where = master or "local[*]"
+        settings.update(_LOCAL if where.startswith("local") else {})
+        made = made.master(where)
     for name, value in settings.items():
         made = made.config(name, value)
     return made
