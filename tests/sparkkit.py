@@ -28,13 +28,13 @@ class Topics:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
-        self._configs: dict[str, str] = {}
+        self._configs = {"retention.ms": "-1"}  # the records of tests are years old
         self._batch_records: int | None = None
 
     def in_small_segments(self) -> None:
         """From now on most of what `fill` writes is sealed at once: a few records in a batch, a batch or two in a
         segment."""
-        self._configs = {"segment.bytes": "250"}
+        self._configs["segment.bytes"] = "250"
         self._batch_records = 3
 
     @property
