@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,9 +76,9 @@ def rows(scale: Scale = FULL) -> list[Row]:
         spark = stack.enter_context(_session(directory))
         readers = _Readers(spark, data, directory)
 
-        def row(what: str, records: int, work: Callable[[Server], None], bar: float) -> Row:
+        def row(what: str, records: int, work: Callable[[Server], None], bar: float, around: _Around = _nothing) -> Row:
             def rate(server: Server) -> float:
-                with _new_topic(server), server.cpu_counted():
+                with around(server), server.cpu_counted():
                     return records / seconds(lambda: work(server))
 
             for server in pair:
@@ -99,8 +99,17 @@ def rows(scale: Scale = FULL) -> list[Row]:
                 scale.written,
                 lambda server: _write(spark, server, scale.written),
                 1.0,
+                _new_topic,
             ),
         ]
+
+
+_Around = Callable[[Server], AbstractContextManager[None]]
+"""What is made before each turn and removed after it, out of the measured time."""
+
+
+def _nothing(server: Server) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @contextmanager
