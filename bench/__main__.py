@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.table import Row, markdown
 
-TABLES = ["wire", "records", "log", "broker", "cluster", "groups"]
-QUICK_TABLES = ["broker", "cluster", "groups"]
+TABLES = ["wire", "records", "log", "broker", "cluster", "groups", "spark"]
+QUICK_TABLES = ["broker", "cluster", "groups", "spark"]
 
 
 def main() -> int:

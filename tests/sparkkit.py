@@ -28,6 +28,14 @@ class Topics:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
+        self._configs = {"retention.ms": "-1"}  # the records of tests are years old
+        self._batch_records: int | None = None
+
+    def in_small_segments(self) -> None:
+        """From now on most of what `fill` writes is sealed at once: a few records in a batch, a batch or two in a
+        segment."""
+        self._configs["segment.bytes"] = "250"
+        self._batch_records = 3
 
     @property
     def servers(self) -> str:
@@ -41,7 +49,7 @@ class Topics:
         return asyncio.run(main())
 
     def create(self, name: str, partitions: int = 2, **configs: str) -> str:
-        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        settings = {**self._configs, **{key.replace("_", "."): value for key, value in configs.items()}}
 
         async def work(cluster: Cluster) -> None:
             await Admin(cluster).create_topic(name, partitions=partitions, configs=settings)
@@ -74,8 +82,10 @@ class Topics:
     def fill(self, name: str, counts: Mapping[int, int], start: int = 0) -> None:
         """So many records in each partition: key k{n}, value v{n}, a second apart from BASE_MS on."""
         for partition, count in counts.items():
-            numbers = range(start, start + count)
-            self.produce(name, partition, [(BASE_MS + n * 1000, b"k%d" % n, b"v%d" % n) for n in numbers])
+            end = start + count
+            for first in range(start, end, self._batch_records or count or 1):
+                numbers = range(first, min(end, first + (self._batch_records or count)))
+                self.produce(name, partition, [(BASE_MS + n * 1000, b"k%d" % n, b"v%d" % n) for n in numbers])
 
     def ends(self, name: str) -> dict[int, int]:
         async def work(cluster: Cluster) -> dict[int, int]:

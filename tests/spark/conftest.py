@@ -52,6 +52,15 @@ def topics(broker: BrokerProcess) -> Topics:
     return Topics(broker)
 
 
+@pytest.fixture(params=["fetched", "from files"])
+def directly(request: pytest.FixtureRequest, topics: Topics) -> dict[str, str]:
+    """For a module whose tests hold for both ways to read: it makes this its `reading`."""
+    if request.param == "fetched":
+        return {"directRead": "false"}
+    topics.in_small_segments()
+    return {"directRead": "true"}
+
+
 @pytest.fixture
 def name() -> str:
     """Of a topic that no other test has."""
@@ -59,21 +68,28 @@ def name() -> str:
 
 
 @pytest.fixture
-def batch(spark: Any, topics: Topics) -> Callable[..., Any]:
+def reading() -> dict[str, str]:
+    """Options that all reads of a test have; a module may have others."""
+    return {}
+
+
+@pytest.fixture
+def batch(spark: Any, topics: Topics, reading: dict[str, str]) -> Callable[..., Any]:
     """A batch read by these options."""
 
     def read(**options: str) -> Any:
-        return spark.read.format("tidelog").option("kafka.bootstrap.servers", topics.servers).options(**options).load()
+        reader = spark.read.format("tidelog").option("kafka.bootstrap.servers", topics.servers)
+        return reader.options(**reading).options(**options).load()
 
     return read
 
 
 @pytest.fixture
-def stream(spark: Any, topics: Topics) -> Callable[..., Any]:
+def stream(spark: Any, topics: Topics, reading: dict[str, str]) -> Callable[..., Any]:
     """A streaming read by these options."""
 
     def read(**options: str) -> Any:
         reader = spark.readStream.format("tidelog").option("kafka.bootstrap.servers", topics.servers)
-        return reader.options(**options).load()
+        return reader.options(**reading).options(**options).load()
 
     return read

@@ -17,6 +17,11 @@ pytestmark = pytest.mark.jvm
 Read = Callable[..., Any]
 
 
+@pytest.fixture
+def reading(directly: dict[str, str]) -> dict[str, str]:
+    return directly
+
+
 def _offsets(frame: Any) -> list[tuple[Any, ...]]:
     return rows_of(frame, "partition", "offset")
 

@@ -35,6 +35,7 @@ def test_options_of_a_batch(topics: Topics, name: str, batch: Read) -> None:
         ("startingOffsets", {"subscribe": name, "startingOffsets": json.dumps({name: {"0": 0}})}),
         ("startingTimestamp", {"subscribe": name, "startingTimestamp": "99999999999999"}),
         ("kafka.auto.offset.reset", {"subscribe": name, "kafka.auto.offset.reset": "earliest"}),
+        ("directRead", {"subscribe": name, "directRead": "maybe"}),
         ("maxoffsetpertrigger", {"subscribe": name, "maxOffsetPerTrigger": "5"}),
     ]
     for option, options in cases:

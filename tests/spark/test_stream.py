@@ -19,6 +19,11 @@ Read = Callable[..., Any]
 DEADLINE_S = 120
 
 
+@pytest.fixture
+def reading(directly: dict[str, str]) -> dict[str, str]:
+    return directly
+
+
 class Collected:
     """What a query gave, by micro-batch; a batch that was run twice counts once."""
 

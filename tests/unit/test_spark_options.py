@@ -11,7 +11,7 @@ from tidelog.client.offsets import EARLIEST, LATEST, Isolation
 from tidelog.records.header import Codec
 from tidelog.spark.errors import DataLossError, OptionError
 from tidelog.spark.offsets import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
-from tidelog.spark.options import ReadOptions, Subscription, read_options, write_options
+from tidelog.spark.options import DirectReading, ReadOptions, Subscription, read_options, write_options
 from tidelog.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "a:1,b:2"}
@@ -36,6 +36,15 @@ def test_defaults() -> None:
     assert (batch.max_offsets, batch.min_offsets, batch.min_partitions, batch.max_records) == (None,) * 4
     assert batch.max_delay_ms == 15 * 60 * 1000
     assert batch.group is None
+    assert batch.direct_read is DirectReading.AUTO
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("auto", DirectReading.AUTO), ("TRUE", DirectReading.ON), ("false", DirectReading.OFF)],
+)
+def test_direct_reading(text: str, expected: DirectReading) -> None:
+    assert _read(directRead=text).direct_read is expected
 
 
 def test_bootstrap_servers_with_and_without_prefix() -> None:
@@ -140,6 +149,7 @@ REFUSED: list[tuple[str, dict[str, str]]] = [
     ("failOnDataLoss", {"failOnDataLoss": "no"}),
     ("includeHeaders", {"includeHeaders": "1"}),
     ("group", {"group": " "}),
+    ("directRead", {"directRead": "maybe"}),
     ("kafka.isolation.level", {"kafka.isolation.level": "chaos"}),
     ("kafka.fetch.max.bytes", {"kafka.fetch.max.bytes": "1MB"}),
     ("kafka.bootstrap.servers", {"kafka.bootstrap.servers": "host:port"}),

@@ -107,7 +107,12 @@ def test_the_columns_told_to_spark_are_those_of_arrow() -> None:
 
 
 def _options(**options: str) -> ReadOptions:
-    base = {"kafka.bootstrap.servers": "b1:9092", "subscribe": "orders", "kafkaConsumer.pollTimeoutMs": "3000"}
+    base = {
+        "kafka.bootstrap.servers": "b1:9092",
+        "subscribe": "orders",
+        "kafkaConsumer.pollTimeoutMs": "3000",
+        "directRead": "false",
+    }
     return read_options({**base, **options}, streaming=False)
 
 

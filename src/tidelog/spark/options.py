@@ -1,6 +1,7 @@
 """The options of format("tidelog"), read and checked once; every complaint names its option. Pure.
 
-Names and meanings are those of Spark's Kafka connector, so that moving is changing the format's name. `group` is ours.
+Names and meanings are those of Spark's Kafka connector, so that moving is changing the format's name. `group` and
+`directRead` are ours.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from tidelog.client.addresses import Address
@@ -49,6 +51,7 @@ _NAMES = (
     "maxRecordsPerPartition",
     "groupIdPrefix",
     "group",
+    "directRead",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -76,6 +79,16 @@ class Subscription(NamedTuple):
     partitions: tuple[TopicPartition, ...] = ()
 
 
+class DirectReading(Enum):
+    """Whether records are read from the files of their leader, where a task can see them, rather than fetched."""
+
+    AUTO = "auto"
+    """Where it can be done."""
+    ON = "true"
+    """A task that cannot see the files fails. What is not in a sealed segment is fetched all the same."""
+    OFF = "false"
+
+
 class ReadOptions(NamedTuple):
     """What a query reads, and how."""
 
@@ -96,6 +109,7 @@ class ReadOptions(NamedTuple):
     min_partitions: int | None
     max_records: int | None
     group: str | None
+    direct_read: DirectReading
     poll_timeout_ms: int
     """How long a task waits for records that were there when it was planned."""
     offset_attempts: int
@@ -162,6 +176,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_partitions=given.parsed("minPartitions", _positive, None),
         max_records=given.parsed("maxRecordsPerPartition", _positive, None),
         group=given.parsed("group", _not_empty, None),
+        direct_read=given.parsed("directRead", _direct_reading, DirectReading.AUTO),
         poll_timeout_ms=given.parsed("kafkaConsumer.pollTimeoutMs", _positive, _DEFAULT_POLL_MS),
         offset_attempts=given.parsed("fetchOffset.numRetries", _positive, _DEFAULT_ATTEMPTS),
         offset_interval_ms=given.parsed("fetchOffset.retryIntervalMs", _positive, _DEFAULT_INTERVAL_MS),
@@ -245,6 +260,14 @@ def _strategy(name: str, text: str) -> bool:
     if text.lower() not in ("error", "latest"):
         raise OptionError(name, f"{text!r} is neither error nor latest")
     return text.lower() == "latest"
+
+
+def _direct_reading(name: str, text: str) -> DirectReading:
+    try:
+        return DirectReading(text.lower())
+    except ValueError:
+        values = ", ".join(one.value for one in DirectReading)
+        raise OptionError(name, f"{text!r} is not one of {values}") from None
 
 
 def _positive(name: str, text: str) -> int:

@@ -1,7 +1,7 @@
-"""What a task does to read: answers of brokers decoded into Arrow batches, until the end of its range.
+"""What a task does to read: batches of records decoded into Arrow batches, until the end of its range.
 
-No Python object is made for a record: fetch gives whole batches of records, the kernel reads them into columns, and
-Arrow wraps these. Where the batches come from is `Fetched`'s business; another source of them fits in its place.
+No Python object is made for a record: a fetch or a leader's file gives whole batches of records, the kernel reads them
+into columns, and Arrow wraps these.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import pyarrow as pa
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_batches
+from tidelog.client.direct_read import DirectRead
+from tidelog.client.direct_read_files import CannotReadFilesError
 from tidelog.client.errors import BrokerError, UnknownTopicError
 from tidelog.client.fetch import Fetched, Fetcher
 from tidelog.client.offsets import EARLIEST, list_offsets
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, TidelogError
 from tidelog.records.batch import open_batch
 from tidelog.records.columns import Columns
 from tidelog.records.header import check_crc
 from tidelog.spark.connected import Connected
-from tidelog.spark.errors import DataLossError
+from tidelog.spark.errors import DataLossError, OptionError
 from tidelog.spark.offsets import OffsetRange
-from tidelog.spark.options import ReadOptions
+from tidelog.spark.options import DirectReading, ReadOptions
 from tidelog.spark.rows import RowMaker
 from tidelog.types import Offset
 
@@ -47,48 +49,84 @@ def read_range(options: ReadOptions, one: OffsetRange) -> Iterator[pa.RecordBatc
 
 
 class RangeFetch:
-    """Fetches one range from the leader of its partition, a little ahead of who asks."""
+    """Brings the batches of one range, from the files of the partition's leader or by fetches, a little ahead."""
 
     def __init__(self, options: ReadOptions, one: OffsetRange) -> None:
         self._options = options
         self._range = one
         self._position: Offset = one.start
         self._fetcher: Fetcher | None = None
+        self._direct: DirectRead | None = None
+        self._fetch_until: Offset = one.end if options.direct_read is DirectReading.OFF else one.start
+        """Up to here it is fetched, whatever the files may hold."""
 
     async def next(self, cluster: Cluster) -> Fetched | None:
         """None at the end of the range. DataLossError if a part of it is gone, unless that is allowed."""
         while self._position < self._range.end:
-            try:
-                async with asyncio.timeout(self._options.poll_timeout_ms / 1000):
-                    (fetched,) = await (await self._begun(cluster)).next()
-            except TimeoutError:
-                waited = f"{self._range.partition} gave nothing at offset {self._position}"
-                self._lost(f"{waited} in {self._options.poll_timeout_ms} ms, though it ended at {self._range.end}")
-                return None
-            except UnknownTopicError:
-                self._lost(f"{self._range.partition} is gone, and {self._position} was to be read next")
-                return None
-            except BrokerError as failure:
-                if failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise
-                await self._skip(cluster)
+            fetched = await self._from_files(cluster) if self._position >= self._fetch_until else None
+            fetched = fetched or await self._from_broker(cluster)
+            if fetched is None:
                 continue
             self._position = fetched.next_offset
-            if self._position >= self._range.end:
-                self.close()
+            if self._position >= self._fetch_until:
+                self._end_fetches()
+            return fetched
+        self.close()
+        return None
+
+    async def _from_files(self, cluster: Cluster) -> Fetched | None:
+        """None if what comes next is to be fetched."""
+        try:
+            if self._direct is None:
+                self._direct = await DirectRead.open(cluster, self._range.partition, self._options.fetch.isolation)
+            found = await self._direct.next(self._position, self._range.end)
+        except CannotReadFilesError as failure:
+            if self._options.direct_read is DirectReading.ON and self._position == self._range.start:
+                raise OptionError("directRead", str(failure)) from failure
+            self._fetch_until = self._range.end
+            return None
+        except TidelogError:
+            # Whatever it is, the fetch that comes next will meet it too, and knows what to do about it.
+            self._fetch_until = self._position + 1
+            return None
+        if self._direct.ended:
+            self._end_direct_read()
+        if isinstance(found, Fetched):
+            return found
+        self._fetch_until = self._range.end if found.until is None else min(found.until, self._range.end)
+        return None
+
+    async def _from_broker(self, cluster: Cluster) -> Fetched | None:
+        """None if the position has moved without anything to read; at the end of the range all is over."""
+        try:
+            async with asyncio.timeout(self._options.poll_timeout_ms / 1000):
+                (fetched,) = await (await self._begun(cluster)).next()
+        except TimeoutError:
+            waited = f"{self._range.partition} gave nothing at offset {self._position}"
+            self._lost(f"{waited} in {self._options.poll_timeout_ms} ms, though it ended at {self._range.end}")
+            self._position = self._range.end
+        except UnknownTopicError:
+            self._lost(f"{self._range.partition} is gone, and {self._position} was to be read next")
+            self._position = self._range.end
+        except BrokerError as failure:
+            if failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            await self._skip(cluster)
+        else:
             return fetched
         return None
 
     async def _begun(self, cluster: Cluster) -> Fetcher:
         if self._fetcher is None:
-            partition, _, end = self._range
+            partition = self._range.partition
+            until = {partition: self._fetch_until}
             await cluster.topic(partition.topic)
-            self._fetcher = Fetcher(cluster, {partition: self._position}, self._options.fetch, until={partition: end})
+            self._fetcher = Fetcher(cluster, {partition: self._position}, self._options.fetch, until=until)
         return self._fetcher
 
     async def _skip(self, cluster: Cluster) -> None:
         """What was to be read next lies before the log's start, or behind its end."""
-        self.close()
+        self._end_fetches()
         partition, start, end = self._range
         found = (await list_offsets(cluster, {partition: EARLIEST}))[partition].offset
         if found > self._position:
@@ -105,9 +143,18 @@ class RangeFetch:
             raise DataLossError(what)
 
     def close(self) -> None:
+        self._end_fetches()
+        self._end_direct_read()
+
+    def _end_fetches(self) -> None:
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
+
+    def _end_direct_read(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
+            self._direct = None
 
 
 class Decoder:
