@@ -164,7 +164,7 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
     from rich.console import Console
     from rich.live import Live
 
-    from tidelog.pipeline.display import run_table
+    from tidelog.pipeline.display import WIDTH_WITHOUT_TERMINAL, run_table
     from tidelog.pipeline.needs import check_needs
     from tidelog.pipeline.running import run_pipeline
     from tidelog.pipeline.starting import spark_connect
@@ -173,6 +173,8 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
         check_needs()
         project = _project(spec, bootstrap)
         console = Console()
+        if not console.is_terminal:
+            console.width = WIDTH_WITHOUT_TERMINAL
         with contextlib.ExitStack() as stack:
             with console.status(f"starting Spark on {master}; its log is {project.spark_log}"):
                 session = stack.enter_context(spark_connect(project, master))
@@ -180,9 +182,7 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
                 run_pipeline(project, session, master, dry=True)
                 return
             with Live(console=console, refresh_per_second=_PER_SECOND) as live:
-                run_pipeline(
-                    project, session, master, on_change=lambda seen: live.update(run_table(seen)), **refresh
-                )
+                run_pipeline(project, session, master, on_change=lambda seen: live.update(run_table(seen)), **refresh)
 
 
 def _state(last: Run) -> str:

@@ -14,6 +14,7 @@ from tidelog.pipeline.run import Flow, Run
 from tidelog.types import TopicPartition
 
 NONE = "-"
+WIDTH_WITHOUT_TERMINAL = 200
 _COLOURS = {"COMPLETED": "green", "FAILED": "red", "RUNNING": "cyan"}
 
 

@@ -78,7 +78,7 @@ def find_spec(start: Path) -> Path:
         if found:
             return found[0]
     raise PipelineError(
-        f"there is no {SPEC_NAMES[0]} in {start.resolve()} or above it; make a project with `tidelog pipeline init NAME`"
+        f"there is no {SPEC_NAMES[0]} in {start.resolve()} or above it; `tidelog pipeline init NAME` makes a project"
     )
 
 

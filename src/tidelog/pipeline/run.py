@@ -45,7 +45,7 @@ class Flow:
 
 @dataclass
 class Run:
-    """A run from its first event on. `failure` is what it said when it failed; no end yet means that it runs or died."""
+    """A run from its first event on. `failure` is what it said when it failed. Without an end it runs, or died."""
 
     pipeline: str = ""
     master: str = ""
@@ -55,6 +55,8 @@ class Run:
     failure: str | None = None
     flows: dict[str, Flow] = field(default_factory=dict)
     last_message: str = ""
+    streams_started: int = 0
+    """A flow that failed and was started again counts twice."""
 
     @property
     def state(self) -> str:
@@ -84,6 +86,7 @@ class Run:
         self.last_message = text
         if found := _FLOW.search(text):
             self.flow(flow_name(found["quoted"] or found["name"])).state = found["state"]
+            self.streams_started += found["state"] == "RUNNING"
 
     def _take_progress(self, progress: BatchProgress) -> None:
         flow = self.flow(progress.flow)

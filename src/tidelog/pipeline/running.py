@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.host.clock import SystemClock
@@ -14,6 +18,8 @@ from tidelog.pipeline.run import ENDED, MESSAGE, PROGRESS, STARTED, Run
 
 Heard = Callable[[Mapping[str, Any]], None]
 """Takes an event of a run. Progress comes on a thread of Spark's client, so calls may overlap."""
+
+_LAST_PROGRESS_S = 10
 
 
 def run_pipeline(
@@ -41,11 +47,9 @@ def run_pipeline(
         on_change(run)
 
     failure: str | None = "it was interrupted"
-    hear(
-        {"event": STARTED, "pipeline": project.name, "master": master, "pid": os.getpid(), "at_ms": clock.wall_ms()}
-    )
+    hear({"event": STARTED, "pipeline": project.name, "master": master, "pid": os.getpid(), "at_ms": clock.wall_ms()})
     try:
-        with _listening(session, hear):
+        with _listening(session, run, hear):
             _run(project, session, hear, dry, full_refresh, full_refresh_all)
         failure = None
     except PipelineError as told:
@@ -84,16 +88,13 @@ def _run(
 
 def _register(project: Project, session: Any) -> str:
     """The id of the graph of tables, views, sinks and flows that Spark has made of the project's files."""
-    import contextlib
-    import io
-
     from pyspark.pipelines.cli import load_pipeline_spec, register_definitions
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
     spec = load_pipeline_spec(project.spec)
     for name, value in project.configuration.items():
-        if session.conf.isModifiable(name) or not name.startswith("spark."):
+        if not name.startswith("spark.") or session.conf.isModifiable(name):
             session.conf.set(name, value)
     graph: str = create_dataflow_graph(
         session, default_catalog=spec.catalog, default_database=spec.database, sql_conf=project.configuration
@@ -105,24 +106,29 @@ def _register(project: Project, session: Any) -> str:
     return graph
 
 
-class _listening:  # noqa: N801 - it is used as a function
-    """While it lasts, the progress of all streams of the session is heard."""
+@contextlib.contextmanager
+def _listening(session: Any, run: Run, hear: Heard) -> Iterator[None]:
+    """While it lasts, the progress of all streams of the session is heard.
 
-    def __init__(self, session: Any, hear: Heard) -> None:
-        self._session = session
-        self._listener = _listener(hear)
+    It comes by another way than the messages of the run, so at the end it waits for what is under way: each flow that
+    ran says at last, behind its progress, that it is over.
+    """
+    listener, is_over = _listener(hear)
+    session.streams.addListener(listener)
+    try:
+        yield
+        with contextlib.suppress(queue.Empty):
+            for _ in range(run.streams_started):
+                is_over.get(timeout=_LAST_PROGRESS_S)
+    finally:
+        session.streams.removeListener(listener)
 
-    def __enter__(self) -> None:
-        self._session.streams.addListener(self._listener)
 
-    def __exit__(self, *_: object) -> None:
-        self._session.streams.removeListener(self._listener)
-
-
-def _listener(hear: Heard) -> Any:
-    import json
-
+def _listener(hear: Heard) -> tuple[Any, queue.SimpleQueue[str]]:
+    """With the queue that gets an item for each stream that is over."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    is_over: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802
@@ -135,9 +141,9 @@ def _listener(hear: Heard) -> Any:
             pass
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-            pass
+            is_over.put(str(event.id))
 
-    return Listener()
+    return Listener(), is_over
 
 
 def first_lines(text: str) -> str:
@@ -149,5 +155,3 @@ def first_lines(text: str) -> str:
         if line.strip():
             kept.append(line.strip())
     return "\n".join(kept[:8])
-
-

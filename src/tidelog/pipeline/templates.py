@@ -55,7 +55,7 @@ def raw(group: str) -> DataFrame:
 
 @dp.temporary_view
 def cleaned() -> DataFrame:
-    """Orders only. What comes more than five minutes behind the latest order is too late (event-time watermark).
+    """Orders only. What comes more than ten minutes behind the latest order is too late (event-time watermark).
 
     The watermark is set here, where the topic is read: Spark 4.3 cannot set it on another dataset of the pipeline.
     """
@@ -63,7 +63,7 @@ def cleaned() -> DataFrame:
         raw("{name}-minutes")
         .where("is_order")
         .select(F.timestamp_millis("o.ts").alias("at"), "o.amount_cents")
-        .withWatermark("at", "5 minutes")
+        .withWatermark("at", "10 minutes")
     )
 
 
