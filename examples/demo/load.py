@@ -35,8 +35,11 @@ class Sample(NamedTuple):
     processed: int
 
 
-class Load(threading.Thread):
-    """Runs beside the pipeline. `failure` is set if an order was not acknowledged: then nothing can be proved."""
+class Load:
+    """Runs beside the pipeline, on a thread of its own.
+
+    `failure` is set if an order was not acknowledged: then nothing can be proved.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Load(threading.Thread):
         kill: Callable[[int], None],
         has_watermark: Callable[[], bool],
     ) -> None:
-        super().__init__(name="load", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="load", daemon=True)
         self.ledger = Ledger()
         self.samples: list[Sample] = []
         self.killed_s: float | None = None
@@ -68,15 +71,14 @@ class Load(threading.Thread):
 
     # For the thread of the pipeline
 
+    def start(self) -> None:
+        self._thread.start()
+
     @property
     def is_loaded(self) -> bool:
         """All but the last order are acknowledged."""
         self._check()
         return self._loaded.is_set()
-
-    def wait_until_loaded(self, timeout_s: float) -> None:
-        self._loaded.wait(timeout_s)
-        self._check()
 
     def close_minutes(self) -> None:
         """Send the order that closes the last minute. All before it must have been processed."""
@@ -87,7 +89,7 @@ class Load(threading.Thread):
     def end(self) -> None:
         self._over.set()
         self._close.set()
-        self.join()
+        self._thread.join()
 
     def _check(self) -> None:
         if self.failure is not None:
@@ -95,7 +97,7 @@ class Load(threading.Thread):
 
     # The thread of the load
 
-    def run(self) -> None:
+    def _work(self) -> None:
         self._began_s = time.monotonic()
         try:
             asyncio.run(self._run())

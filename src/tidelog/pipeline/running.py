@@ -93,11 +93,16 @@ def _register(project: Project, session: Any) -> str:
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
     spec = load_pipeline_spec(project.spec)
-    for name, value in project.configuration.items():
-        if not name.startswith("spark.") or session.conf.isModifiable(name):
-            session.conf.set(name, value)
+    # What is fixed when Spark starts was given to the driver; Spark refuses it here.
+    changeable = {
+        name: value
+        for name, value in project.configuration.items()
+        if not name.startswith("spark.") or session.conf.isModifiable(name)
+    }
+    for name, value in changeable.items():
+        session.conf.set(name, value)
     graph: str = create_dataflow_graph(
-        session, default_catalog=spec.catalog, default_database=spec.database, sql_conf=project.configuration
+        session, default_catalog=spec.catalog, default_database=spec.database, sql_conf=changeable
     )
     registry = SparkConnectGraphElementRegistry(session, graph)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
