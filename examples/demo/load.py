@@ -115,12 +115,12 @@ class Load:
             try:
                 await self._send_all(cluster, producer)
                 self._loaded.set()
-                await self._until(self._close)
+                await self._until(self._close.is_set)
                 if not self._over.is_set():
                     last = [*self._late, self._plan.closing_packet()]
                     await asyncio.gather(*(self._send(producer, packet) for packet in last))
                     self._closed.set()
-                    await self._until(self._over)
+                    await self._until(self._over.is_set)
             finally:
                 producer.close()
                 watching.cancel()
@@ -129,6 +129,7 @@ class Load:
         sent: list[asyncio.Future[list[None]]] = []
         for number in range(self._plan.chunks):
             if number == self._plan.chunks // 2:
+                await self._until(self._has_watermark)
                 self._kill_leader(cluster)
             if number >= IN_FLIGHT_CHUNKS:
                 await sent[number - IN_FLIGHT_CHUNKS]
@@ -159,8 +160,9 @@ class Load:
         self._kill(leader)
         self.killed_s = time.monotonic() - self._began_s
 
-    async def _until(self, told: threading.Event) -> None:
-        while not told.is_set():
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Or until the demo is over, whatever ended it."""
+        while not (is_so() or self._over.is_set()):
             await asyncio.sleep(_SAMPLE_S / 10)
 
     async def _watch(self) -> None:
