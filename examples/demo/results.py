@@ -49,11 +49,15 @@ async def topic_values(cluster: Cluster, topic: str) -> list[bytes]:
     """All of them, from the first to the last."""
     partitions = [TopicPartition(topic, number) for number in (await cluster.topic(topic, fresh=True)).partitions]
     bounds = await start_and_end(cluster, partitions)
+    # What was handed out, not `position`: the fetcher reads ahead.
+    left = {partition: end for partition, (start, end) in bounds.items() if start < end}
     fetcher = Fetcher(cluster, {partition: start for partition, (start, _) in bounds.items()})
     values: list[bytes] = []
-    while any(fetcher.position(partition) < end for partition, (_, end) in bounds.items()):
+    while left:
         for fetched in await fetcher.next():
             values += [bytes(record.value) for record in decode(fetched.records) if record.value is not None]
+            if fetched.next_offset >= left.get(fetched.partition, 0):
+                left.pop(fetched.partition, None)
     fetcher.close()
     return values
 
