@@ -45,6 +45,7 @@ RAW, DEAD_LETTERS, MINUTES = TOPICS
 NAME = "orders"
 FLOW = "minutes"
 GROUP = f"{NAME}-minutes"
+_PER_MICRO_BATCH = 100_000
 _LINE_S = 5.0
 _SHOWN_MINUTES = 12
 
@@ -178,7 +179,7 @@ def demo(arguments: argparse.Namespace, console: Console, directory: Path) -> in
     with broker_processes(directory) as brokers:
         told.tell(f"three brokers are up: {brokers.bootstrap}")
         asyncio.run(create_topics(brokers.bootstrap))
-        spec = create(directory, NAME, brokers.bootstrap)[0]
+        spec = create(directory, NAME, brokers.bootstrap, _PER_MICRO_BATCH)[0]
         project = read_project(spec)
         # All runs share one Spark here, so its catalog need not outlive it.
         project.configuration["spark.sql.catalogImplementation"] = "in-memory"

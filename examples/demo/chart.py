@@ -12,18 +12,34 @@ _INK, _WRITTEN, _PROCESSED, _KILL = "#22303c", "#1f77b4", "#2a9d5c", "#c0392b"
 _WINDOW_S = 2.0
 
 
-def rates(samples: Sequence[Sample]) -> list[tuple[float, float, float]]:
-    """Time, records written a second, records processed a second; over the last two seconds or so."""
-    found: list[tuple[float, float, float]] = []
+def written_rates(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Time, and records written a second, over the last two seconds or so."""
+    found: list[tuple[float, float]] = []
     first = 0
     for last, sample in enumerate(samples):
         while samples[first].at_s < sample.at_s - _WINDOW_S and first < last - 1:
             first += 1
         past_s = sample.at_s - samples[first].at_s
         if past_s > 0:
-            written = (sample.written - samples[first].written) / past_s
-            found.append((sample.at_s, written, max(0.0, (sample.processed - samples[first].processed) / past_s)))
+            found.append((sample.at_s, (sample.written - samples[first].written) / past_s))
     return found
+
+
+def processed_rates(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Time, and records processed a second since the time before.
+
+    The group moves once per micro-batch. Its records were processed in all the time since the one before.
+    """
+    if not samples:
+        return []
+    moves = [samples[0]]
+    for sample in samples[1:]:
+        if sample.processed > moves[-1].processed:
+            moves.append(sample)
+    found = [(moves[0].at_s, 0.0)]
+    for before, after in itertools.pairwise(moves):
+        found.append((after.at_s, (after.processed - before.processed) / (after.at_s - before.at_s)))
+    return [*found, (samples[-1].at_s, 0.0)]
 
 
 def draw(samples: Sequence[Sample], killed_s: float | None, path: Path, title: str) -> None:
@@ -35,9 +51,12 @@ def draw(samples: Sequence[Sample], killed_s: float | None, path: Path, title: s
 
     figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(10, 6.2), sharex=True, layout="constrained")
     figure.suptitle(title, color=_INK, fontsize=13, x=0.01, ha="left")
-    times = [at_s for at_s, _, _ in rates(samples)]
-    upper.plot(times, [written for _, written, _ in rates(samples)], color=_WRITTEN, label="written to the topic")
-    upper.plot(times, [done for _, _, done in rates(samples)], color=_PROCESSED, label="processed by the pipeline")
+    for rates, colour, name, style in (
+        (written_rates(samples), _WRITTEN, "written to the topic", "default"),
+        (processed_rates(samples), _PROCESSED, "processed by the pipeline", "steps-pre"),
+    ):
+        times, per_second = [at_s for at_s, _ in rates], [rate for _, rate in rates]
+        upper.plot(times, per_second, color=colour, label=name, drawstyle=style)
     upper.set_ylabel("records per second")
     lags = [max(0, sample.written - sample.processed) for sample in samples]
     lower.fill_between([sample.at_s for sample in samples], lags, color=_WRITTEN, alpha=0.25, linewidth=0)
@@ -56,17 +75,6 @@ def draw(samples: Sequence[Sample], killed_s: float | None, path: Path, title: s
         upper.annotate(
             " kill -9 of a leader", (killed_s, 1), xycoords=("data", "axes fraction"), color=_KILL, va="top", fontsize=9
         )
-    upper.legend(frameon=False, loc="upper right")
+    upper.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-
-
-def longest_pause_s(samples: Sequence[Sample]) -> float:
-    """How long the topic did not grow, at most, before it was full."""
-    last = samples[-1].written if samples else 0
-    growing = [sample for sample in samples if sample.written < last]
-    pause = longest = 0.0
-    for before, after in itertools.pairwise(growing):
-        pause = pause + after.at_s - before.at_s if after.written == before.written else 0.0
-        longest = max(longest, pause)
-    return longest

@@ -127,6 +127,7 @@ class Load:
 
     async def _send_all(self, cluster: Cluster, producer: Producer) -> None:
         sent: list[asyncio.Future[list[None]]] = []
+        due_s = time.monotonic()
         for number in range(self._plan.chunks):
             if number == self._plan.chunks // 2:
                 await self._until(self._has_watermark)
@@ -135,8 +136,8 @@ class Load:
                 await sent[number - IN_FLIGHT_CHUNKS]
             packets = self._plan.chunk(number) + self._due_late_packets()
             sent.append(asyncio.gather(*(self._send(producer, packet) for packet in packets)))
-            ahead_s = (number + 1) * PER_CHUNK / self._rate - (time.monotonic() - self._began_s)
-            await asyncio.sleep(max(0.0, ahead_s))
+            due_s = max(due_s + PER_CHUNK / self._rate, time.monotonic())
+            await asyncio.sleep(due_s - time.monotonic())
         await asyncio.gather(*sent)
 
     def _due_late_packets(self) -> list[Packet]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo.chart import rates
+from examples.demo.chart import processed_rates, written_rates
 from examples.demo.ledger import Found, Ledger, prove
 from examples.demo.load import IN_FLIGHT_CHUNKS, Sample
 from examples.demo.orders import BASE_MS, MINUTE_MS, ORDERS_PER_EVENT_S, PARTITIONS, PER_CHUNK, Plan
@@ -121,10 +121,23 @@ def test_one_figure_that_is_off_is_found(wrong: Found) -> None:
     assert not all(line.is_right for line in prove(LEDGER, wrong))
 
 
-def test_rates_are_over_the_last_seconds() -> None:
-    samples = [Sample(0.0, 0, 0), Sample(1.0, 1000, 0), Sample(2.0, 2000, 500), Sample(5.0, 2000, 2000)]
-    assert rates(samples) == [(1.0, 1000.0, 0.0), (2.0, 1000.0, 250.0), (5.0, 0.0, 500.0)]
-    assert rates([]) == []
+SAMPLES = [
+    Sample(0.0, 0, 0),
+    Sample(1.0, 1000, 0),
+    Sample(2.0, 2000, 500),
+    Sample(5.0, 2000, 500),
+    Sample(6.0, 2000, 900),
+]
+
+
+def test_written_rates_are_over_the_last_seconds() -> None:
+    assert written_rates(SAMPLES) == [(1.0, 1000.0), (2.0, 1000.0), (5.0, 0.0), (6.0, 0.0)]
+    assert written_rates([]) == []
+
+
+def test_processed_rates_spread_a_micro_batch_over_its_time() -> None:
+    assert processed_rates(SAMPLES) == [(0.0, 0.0), (2.0, 250.0), (6.0, 100.0), (6.0, 0.0)]
+    assert processed_rates([]) == []
 
 
 def test_only_files_that_spark_committed_are_read(tmp_path: Path) -> None:
