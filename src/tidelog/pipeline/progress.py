@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from tidelog.types import Offset, TopicPartition
 
-_EPOCH_MS = 0
-
 
 class BatchProgress(NamedTuple):
     """One micro-batch of one flow."""
@@ -84,4 +82,4 @@ def time_ms(text: str | None) -> int | None:
     if not text:
         return None
     moment = int(datetime.fromisoformat(text).timestamp() * 1000)
-    return moment if moment > _EPOCH_MS else None
+    return moment if moment > 0 else None

@@ -6,7 +6,7 @@ The same events come live from Spark and, later, from the journal, so `run` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,10 +102,3 @@ def replayed(events: Iterable[Mapping[str, Any]]) -> Run:
     for event in events:
         run.take(event)
     return run
-
-
-def lag_rows(run: Run) -> Iterator[tuple[str, TopicPartition, int]]:
-    """Flow, partition, lag when its last micro-batch ended."""
-    for flow in run.flows.values():
-        for partition, lag in sorted(flow.lags.items()):
-            yield flow.name, partition, lag

@@ -19,7 +19,7 @@ from tidelog.pipeline.run import ENDED, MESSAGE, PROGRESS, STARTED, Run
 Heard = Callable[[Mapping[str, Any]], None]
 """Takes an event of a run. Progress comes on a thread of Spark's client, so calls may overlap."""
 
-_LAST_PROGRESS_S = 10
+_LAST_PROGRESS_S = 5
 
 
 def run_pipeline(
@@ -122,6 +122,7 @@ def _listening(session: Any, run: Run, hear: Heard) -> Iterator[None]:
     session.streams.addListener(listener)
     try:
         yield
+        # Spark Connect does not tell which streams others have started; a flow that is no stream is waited for in vain.
         with contextlib.suppress(queue.Empty):
             for _ in range(run.streams_started):
                 is_over.get(timeout=_LAST_PROGRESS_S)

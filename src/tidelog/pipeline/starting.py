@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
 _MEMORY = "1g"
 _LAST_LINES = 5
+_STOP_S = 60
 
 
 def spark_settings(project: Project, token: str) -> dict[str, str]:
@@ -111,7 +113,11 @@ def _end_jvm(driver: Any) -> None:
     SparkContext._jvm = None
     process = gateway.proc
     process.stdin.close()
-    process.wait()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _make_python_path_absolute() -> None:
