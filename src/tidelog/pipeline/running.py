@@ -68,6 +68,7 @@ def _run(
     from pyspark.errors import PySparkException
     from pyspark.pipelines.spark_connect_pipeline import start_run
 
+    failed: list[str] = []
     try:
         graph = _register(project, session)
         events = start_run(
@@ -81,9 +82,14 @@ def _run(
         )
         for event in events:
             if "pipeline_event_result" in event:
-                hear({"event": MESSAGE, "text": event["pipeline_event_result"].event.message})
+                text = event["pipeline_event_result"].event.message
+                hear({"event": MESSAGE, "text": text})
+                if "FAILED" in text or "Failed" in text:
+                    failed.append(first_lines(text))
     except PySparkException as failure:
-        raise PipelineError(f"pipeline {project.name}: {first_lines(str(failure))}") from failure
+        # At the end Spark says only that something failed; what, it said before.
+        said = "\n".join(failed or [first_lines(str(failure))])
+        raise PipelineError(f"pipeline {project.name}: {said}") from failure
 
 
 def _register(project: Project, session: Any) -> str:
