@@ -14,7 +14,7 @@ $(BIN)/python -m pytest -m "$(1)" tests/system tests/spark
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up test test-all check conformance bench lock peers clean
+.PHONY: help setup demo run up test test-all check conformance bench lock peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,9 @@ $(STAMP): requirements.lock pyproject.toml setup.py $(COMPILED_SOURCES)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python tools/check_compiled.py
 	touch $@
+
+demo: setup ## a million orders through three brokers and a Spark pipeline, a leader killed half-way, and the proof; needs Java
+	$(BIN)/python -m examples.orders_demo
 
 run: setup ## a broker: a topic, a million records in and out, kill -9, recovery, all there
 	$(BIN)/python examples/broker_tour.py

@@ -17,6 +17,7 @@ NOUNS = {
     "groups": "tidelog.cli.groups",
     "lab": "tidelog.cli.lab",
     "log": "tidelog.cli.log",
+    "pipeline": "tidelog.cli.pipeline",
     "produce": "tidelog.cli.produce",
     "reassign": "tidelog.cli.reassign",
     "topics": "tidelog.cli.topics",

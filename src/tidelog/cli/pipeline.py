@@ -1,0 +1,238 @@
+"""`tidelog pipeline`: projects of Spark Declarative Pipelines whose tables read topics and whose sinks write them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelog.cli.cluster import DEFAULT_BOOTSTRAP, on_cluster
+from tidelog.cli.output import json_option, print_json, print_rows
+from tidelog.client.addresses import parse_bootstrap
+from tidelog.errors import TidelogError
+from tidelog.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from tidelog.client.cluster import Cluster
+    from tidelog.pipeline.checkpoints import FlowCheckpoint
+    from tidelog.pipeline.project import Project
+    from tidelog.pipeline.run import Run
+    from tidelog.types import Offset, TopicPartition
+
+_PER_SECOND = 4
+_INTERRUPTED = 130
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Make and run data pipelines over topics, on Spark."""
+
+
+def _servers(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse_bootstrap(text)
+        except ValueError as failure:
+            raise click.BadParameter(str(failure)) from failure
+    return text
+
+
+def bootstrap_option(**attributes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        envvar="TIDELOG_BOOTSTRAP",
+        show_envvar=True,
+        callback=_servers,
+        **attributes,
+    )
+
+
+spec_option = click.option(
+    "--spec",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The project's spark-pipeline.yml; by default the one of this directory, or of one above it.",
+)
+master_option = click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    metavar="URL",
+    help="Where Spark runs: local[N] on this machine, spark://HOST:PORT on a cluster.",
+)
+here_option = bootstrap_option(help="A broker; by default what the project's spec says.")
+
+
+@command.command()
+@click.argument("name")
+@bootstrap_option(default=DEFAULT_BOOTSTRAP, show_default=True, help="A broker of the cluster that it will read.")
+def init(name: str, bootstrap: str) -> None:
+    """Make a project in a new directory NAME: a topic of orders, counted by the minute, to be changed at will."""
+    from tidelog.pipeline.project import create
+    from tidelog.pipeline.templates import TOPICS
+
+    with _told():
+        for file in create(Path.cwd(), name, bootstrap):
+            click.echo(f"made {file.relative_to(Path.cwd().resolve())}")
+    click.echo(f"\nIt reads and writes the topics {', '.join(TOPICS)}; make those that are not there:")
+    for topic in TOPICS:
+        click.echo(f"  tidelog topics create {topic} --if-not-exists --bootstrap {bootstrap}")
+    click.echo(f"then:\n  cd {name}\n  tidelog pipeline run")
+
+
+@command.command()
+@spec_option
+@master_option
+@here_option
+@click.option("--full-refresh", multiple=True, metavar="TABLE", help="Compute this table anew; repeatable.")
+@click.option("--full-refresh-all", is_flag=True, help="Compute all tables anew.")
+def run(
+    spec: Path | None, master: str, bootstrap: str | None, full_refresh: tuple[str, ...], full_refresh_all: bool
+) -> None:
+    """Process all that is in the topics now, then end. The next run goes on from there."""
+    if full_refresh and full_refresh_all:
+        raise click.UsageError("pass --full-refresh or --full-refresh-all, not both")
+    _run(spec, master, bootstrap, full_refresh=full_refresh, full_refresh_all=full_refresh_all)
+
+
+@command.command("dry-run")
+@spec_option
+@master_option
+@here_option
+def dry_run(spec: Path | None, master: str, bootstrap: str | None) -> None:
+    """Let Spark check the project, its tables, columns and options, without reading or writing anything."""
+    _run(spec, master, bootstrap, dry=True)
+    click.echo("the pipeline is valid")
+
+
+@command.command()
+@spec_option
+@here_option
+@json_option
+def status(spec: Path | None, bootstrap: str | None, as_json: bool) -> None:
+    """Show what the last run did, or the present one does, and how far its streams are behind the topics now."""
+    from tidelog.pipeline.checkpoints import read_checkpoints
+    from tidelog.pipeline.journal import read_journal
+    from tidelog.pipeline.run import replayed
+
+    with _told():
+        project = _project(spec, bootstrap)
+    last = replayed(read_journal(project.journal))
+    checkpoints = [] if project.checkpoints is None else read_checkpoints(project.checkpoints)
+    ends = _ends(project, checkpoints)
+    rows = [_status_row(last, one, ends) for one in checkpoints]
+    if as_json:
+        print_json({"pipeline": project.name, "state": _state(last), "failure": last.failure, "flows": rows})
+        return
+    print_rows(rows, as_json=False, title=f"pipeline {project.name}  {_state(last)}", empty="no flow has run yet")
+    if last.failure is not None:
+        click.echo(last.failure)
+
+
+# What they share
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What fails is said in one line, and the command exits with 1; Ctrl-C says nothing."""
+    try:
+        yield
+    except TidelogError as failure:
+        raise click.ClickException(str(failure)) from failure
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+
+
+def _project(spec: Path | None, bootstrap: str | None) -> Project:
+    from tidelog.pipeline.project import BOOTSTRAP, find_spec, read_project
+
+    try:
+        project = read_project(spec if spec is not None else find_spec(Path.cwd()))
+    except ModuleNotFoundError as failure:
+        raise PipelineError(f"{failure.name} is missing: pip install 'tidelog[spark]'") from failure
+    if bootstrap is None:
+        return project
+    return project._replace(configuration={**project.configuration, BOOTSTRAP: bootstrap})
+
+
+def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = False, **refresh: Any) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from tidelog.pipeline.display import WIDTH_WITHOUT_TERMINAL, run_table
+    from tidelog.pipeline.needs import check_needs
+    from tidelog.pipeline.running import run_pipeline
+    from tidelog.pipeline.starting import spark_connect
+
+    with _told():
+        check_needs()
+        project = _project(spec, bootstrap)
+        console = Console()
+        if not console.is_terminal:
+            console.width = WIDTH_WITHOUT_TERMINAL
+        with contextlib.ExitStack() as stack:
+            with console.status(f"starting Spark on {master}; its log is {project.spark_log}"):
+                session = stack.enter_context(spark_connect(project, master))
+            if dry:
+                run_pipeline(project, session, master, dry=True)
+                return
+            with Live(console=console, refresh_per_second=_PER_SECOND) as live:
+                run_pipeline(project, session, master, on_change=lambda seen: live.update(run_table(seen)), **refresh)
+
+
+def _state(last: Run) -> str:
+    """A run whose process is gone does not run, whatever its journal says."""
+    if last.state == "RUNNING" and not _is_alive(last.pid):
+        return "DIED"
+    return last.state
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _ends(project: Project, checkpoints: list[FlowCheckpoint]) -> dict[TopicPartition, Offset]:
+    from tidelog.client.offsets import LATEST, list_offsets
+    from tidelog.pipeline.project import BOOTSTRAP
+
+    wanted = sorted({partition for one in checkpoints for partition in one.offsets})
+    if not wanted:
+        return {}
+
+    async def work(cluster: Cluster) -> dict[TopicPartition, Offset]:
+        for topic in dict.fromkeys(partition.topic for partition in wanted):
+            await cluster.topic(topic)
+        found = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
+        return {partition: one.offset for partition, one in found.items()}
+
+    return on_cluster(parse_bootstrap(project.configuration.get(BOOTSTRAP, DEFAULT_BOOTSTRAP)), work)
+
+
+def _status_row(last: Run, one: FlowCheckpoint, ends: dict[TopicPartition, Offset]) -> dict[str, Any]:
+    """What the checkpoint has, and of the last run, if the flow was in it, what it did there."""
+    from tidelog.pipeline.display import lags_text, time_text
+
+    flow = last.flows.get(one.flow)
+    lags = {partition: ends[partition] - offset for partition, offset in one.offsets.items() if partition in ends}
+    return {
+        "flow": one.flow,
+        "state": None if flow is None else flow.state,
+        "batches": one.batch + 1,
+        "rows_of_last_run": 0 if flow is None else flow.rows,
+        "rows_per_s": 0 if flow is None else round(flow.rows_per_s),
+        "too_late": 0 if flow is None else flow.dropped,
+        "lag": sum(lags.values()) if lags else None,
+        "lag_by_partition": lags_text(lags.items()),
+        "watermark": time_text(one.watermark_ms),
+    }
