@@ -35,7 +35,7 @@ def test_every_acknowledged_order_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_count_that_is_off_fails_the_demo() -> None:
-    """The negative control, on what the real run ends with."""
+    """The negative control, through the function that the real run ends with."""
     console = Console(quiet=True)
     ledger = Ledger({60_000: (2, 300)}, {b"x"}, late=1, closing=1)
     found = Found(5, [(60_000, 2, 300)], [(60_000, 2, 300)], [b"x"], 1)
