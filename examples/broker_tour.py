@@ -77,9 +77,13 @@ async def read(cluster: Cluster) -> int:
     starts = await list_offsets(cluster, dict.fromkeys(PARTITIONS, EARLIEST))
     fetcher = Fetcher(cluster, {partition: found.offset for partition, found in starts.items()})
     count = 0
-    while any(fetcher.position(partition) < ends[partition].offset for partition in PARTITIONS):
+    # A fetcher reads ahead of what it has handed out, so its position would say too early that all is read.
+    left = {partition for partition in PARTITIONS if starts[partition].offset < ends[partition].offset}
+    while left:
         for fetched in await fetcher.next():
             count += sum(header.record_count for _, header in headers(fetched.records))
+            if fetched.next_offset >= ends[fetched.partition].offset:
+                left.discard(fetched.partition)
     fetcher.close()
     return count
 
