@@ -40,6 +40,8 @@ class Scale:
     """How often and how much."""
 
     rounds: int = 3
+    rebalances: int = 9
+    """Rounds of these: Kafka needs a quarter of a second or two, as the consumers happen to come."""
     consumers: int = 50
     partitions: int = 100
     committers: int = 8
@@ -50,7 +52,7 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(rounds=1, consumers=5, partitions=10, committers=2, commits=200, groups=50)
+QUICK = Scale(rounds=1, rebalances=1, consumers=5, partitions=10, committers=2, commits=200, groups=50)
 
 
 def settings() -> dict[str, str]:
@@ -158,7 +160,7 @@ def _rebalance_rows(pair: Pair[Server], scale: Scale) -> list[Row]:
         work(server)
     for times in left.values():
         times.clear()
-    started = in_turns(pair, scale.rounds, work)
+    started = in_turns(pair, scale.rebalances, work)
     what = f"{scale.consumers} librdkafka consumers on {scale.partitions} partitions"
     return [
         less(f"{what}, from start to stable", *started, 1.0, in_s),
