@@ -49,8 +49,8 @@ check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-conformance: setup peers ## Apache Kafka's own tools and brokers judge what we write
-	$(BIN)/python -m pytest tests/conformance
+conformance: setup peers ## Apache Kafka's own tools and brokers judge what we write; TARGET=tidelog leaves out Kafka's own brokers
+	$(BIN)/python -m pytest tests/conformance $(if $(TARGET),--target $(TARGET))
 
 bench: setup peers ## the speed tables, beside the peers
 	$(BIN)/python -m bench
