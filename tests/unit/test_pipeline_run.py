@@ -149,14 +149,14 @@ def test_a_failure_is_told_without_plans_and_stacks() -> None:
     assert first_lines(text) == "[TABLE_NOT_FOUND] no such table.\nSQLSTATE: 42P01;"
 
 
-@pytest.mark.parametrize(("pid", "state"), [(os.getpid(), "RUNNING"), (2**22 + 1, "DIED")])
+@pytest.mark.parametrize(("pid", "state"), [(None, "RUNNING"), (2**22 + 1, "DIED")], ids=["this process", "nobody"])
 def test_status_knows_whether_the_run_still_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int, state: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int | None, state: str
 ) -> None:
     pytest.importorskip("yaml")
     directory = create(tmp_path, "shop", "127.0.0.1:1")[0].parent
     journal = Journal(directory / ".tidelog" / "run.jsonl")
-    for event in [{**EVENTS[0], "pid": pid}, *EVENTS[1:5]]:
+    for event in [{**EVENTS[0], "pid": os.getpid() if pid is None else pid}, *EVENTS[1:5]]:
         journal.write(event)
     journal.close()
     monkeypatch.chdir(directory)
