@@ -29,8 +29,11 @@ READ_BY_THE_CONFIGURATION = frozenset(
 
 
 def read_by_name() -> set[str]:
-    """Settings that stand as a literal in the code; config/ names them all, cli/ sets them but reads none, and in spark/
-    they are those of clients, some of which have the same names."""
+    """Settings that stand as a literal in the code.
+
+    config/ names them all, cli/ sets them but reads none, and in spark/ they are those of clients, some of which have
+    the same names.
+    """
     packages = (SOURCE / "config", SOURCE / "cli", SOURCE / "spark")
     files = [path for path in sorted(SOURCE.rglob("*.py")) if path.parent not in packages]
     text = "\n".join(path.read_text() for path in files)
