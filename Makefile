@@ -40,8 +40,8 @@ up: setup ## a broker on 127.0.0.1:9092, until Ctrl-C; its data stays in tidelog
 test: setup ## the tests that need nothing but Python
 	$(call pytest,not jvm and not long)
 
-test-all: test peers ## and the long ones, and those beside the JVM
-	$(call pytest,jvm or long)
+test-all: test peers ## and the long ones, and those beside the JVM; BUT=minutes leaves out the longest
+	$(call pytest,(jvm or long)$(if $(BUT), and not $(BUT)))
 
 check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .

@@ -11,7 +11,7 @@ from tests.processkit import BrokerProcess
 from tests.sparkclusterkit import SparkCluster, SparkDriver, spark_cluster, spark_driver
 from tests.sparkkit import Topics
 
-pytestmark = [pytest.mark.jvm, pytest.mark.long]
+pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.minutes]
 
 _COUNT = 5_000
 

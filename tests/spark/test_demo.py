@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 PNG = b"\x89PNG\r\n"
 
 
+@pytest.mark.minutes
 def test_every_acknowledged_order_is_counted_once(tmp_path: Path) -> None:
     orders, png = 100_000, tmp_path / "demo.png"
     words = ["--orders", str(orders), "--rate", "10000", "--master", "local[2]", "--png", str(png)]

@@ -88,6 +88,7 @@ def _submit(program: Path, servers: str, directory: Path) -> None:
 
 @pytest.mark.jvm
 @pytest.mark.long
+@pytest.mark.minutes
 def test_the_page_from_top_to_bottom(
     spark: Any, topics: Topics, batch: Any, tmp_path: Path, final_windows: None
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_leader_is_killed_under_a_sink(spark: Any, cluster: GroupCluster, tmp_
     cluster.check(load)
 
 
+@pytest.mark.minutes
 def test_an_executor_is_killed(topics: Topics, name: str, tmp_path: Path) -> None:
     """In the midst of a task, which has given rows already. Its shuffle files and its state are gone with it."""
     topics.create(name, 4)
@@ -193,6 +194,7 @@ def _executor_in_a_task(cluster: SparkCluster, gate: Path) -> int:
     return cluster.executor_of(int(held.read_text()))
 
 
+@pytest.mark.minutes
 def test_a_query_is_killed_and_goes_on(topics: Topics, name: str, tmp_path: Path) -> None:
     """After it gave a result and before it wrote down that it did, which is where it hurts."""
     topics.create(name, 2)

@@ -18,7 +18,7 @@ from tidelog.pipeline.templates import TOPICS
 
 pytest.importorskip("pyspark")
 pytest.importorskip("yaml")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.minutes, pytest.mark.timeout(900)]
 
 ORDERS, DEAD_LETTERS, MINUTES = TOPICS
 BASE_MS = 1_700_000_040_000
