@@ -14,7 +14,7 @@ $(BIN)/python -m pytest -m "$(1)" tests/system tests/spark
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run up test test-all check conformance bench lock peers clean
+.PHONY: help setup demo run up test test-all search check conformance bench lock peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,12 @@ test: setup ## the tests that need nothing but Python
 
 test-all: test peers ## and the long ones, and those beside the JVM; BUT=minutes leaves out the longest
 	$(call pytest,(jvm or long)$(if $(BUT), and not $(BUT)))
+
+SEEDS ?= 0-999
+JOBS  ?= 2
+
+search: setup ## simulate SEEDS=0-9999 in JOBS=2 processes; failures go to .cache/search, and a second run goes on
+	$(BIN)/tidelog lab sim --seeds $(SEEDS) --jobs $(JOBS) --keep-going --resume --trace .cache/search
 
 check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .

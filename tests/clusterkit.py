@@ -7,17 +7,20 @@ while the story goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.brokerkit import Kit
 from tests.logkit import batch
-from tidelog.coordination.memory import MemoryCoordination
+from tidelog.controller.events import ElectionType
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
+from tidelog.lab.checkers import ALL_RULES, Rule
 from tidelog.lab.cluster import LabCluster, settings_of, store_of
+from tidelog.lab.store import LabStore, StoreKind
 from tidelog.lab.witness import Witness
 from tidelog.lab.world import World
+from tidelog.wire.messages.topics import ElectLeadersRequest, ElectLeadersRequestTopicPartitions
 
 Story = Callable[["ClusterKit"], Coroutine[Any, Any, None]]
 
@@ -25,13 +28,21 @@ Story = Callable[["ClusterKit"], Coroutine[Any, Any, None]]
 class ClusterKit(LabCluster[Kit]):
     """Brokers 1..n on hosts b1..bn, and one store."""
 
-    def __init__(self, world: World, store: MemoryCoordination, brokers: int = 3, **settings: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        store: LabStore,
+        brokers: int = 3,
+        *,
+        rules: Sequence[type[Rule]] = ALL_RULES,
+        **settings: str,
+    ) -> None:
         kits = {
             number: Kit(world.host(f"b{number}"), store, settings_of(number, **settings), number, f"b{number}")
             for number in range(1, brokers + 1)
         }
         super().__init__(world, store, kits)
-        self.witness = Witness(self)
+        self.witness = Witness(self, rules)
 
     @property
     def kits(self) -> dict[int, Kit]:
@@ -48,21 +59,37 @@ class ClusterKit(LabCluster[Kit]):
         logs = {number: self.bytes_below(number, index, below) for number in self.replicas(index)}
         assert len(set(logs.values())) == 1, f"replicas differ below {below}"
 
+    async def elect_unclean(self, broker: int, index: int = 0) -> None:
+        """What an operator asks of that broker, which has to be the controller."""
+        asked = ElectLeadersRequestTopicPartitions(topic="t", partitions=[index])
+        request = ElectLeadersRequest(election_type=ElectionType.UNCLEAN, topic_partitions=[asked], timeout_ms=5000)
+        answer = await self.kits[broker].call(request, 2)
+        assert not answer.replica_election_results[0].partition_result[0].error_code, answer
+
     async def produce(self, value: bytes, index: int = 0, **options: Any) -> ErrorCode:
         """One record to who leads now, tried once."""
         answer = await self.kits[self.leader(index)].produce(batch([value]), "t", index, **options)
         return ErrorCode(answer.error_code)
 
 
-def run(story: Story, *, seed: int = 1, topic: bool = True, **settings: str) -> World:
-    """Tell a story of three brokers and the topic t, in a world of its own."""
+def run(
+    story: Story,
+    *,
+    seed: int = 1,
+    topic: bool = True,
+    store: StoreKind = "memory",
+    rules: Sequence[type[Rule]] = ALL_RULES,
+    **settings: str,
+) -> World:
+    """Tell a story of three brokers and the topic t, in a world of its own. `rules` are what its witness checks."""
     with World(seed) as world:
-        world.run(_tell(world, story, topic, settings), limit_s=7200)
+        cluster = ClusterKit(world, store_of(world, store), rules=rules, **settings)
+        world.run(_tell(cluster, story, topic), limit_s=7200)
     return world
 
 
-async def _tell(world: World, story: Story, topic: bool, settings: dict[str, str]) -> None:
-    cluster = ClusterKit(world, store_of(world), **settings)
+async def _tell(cluster: ClusterKit, story: Story, topic: bool) -> None:
+    world = cluster.world
     await cluster.start()
 
     async def whole() -> None:

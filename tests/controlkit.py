@@ -13,7 +13,16 @@ from tidelog.broker.metadata import MetadataCache
 from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import Event, Outcome, TookOver
-from tidelog.controller.image import Assignment, Broker, Endpoint, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.image import (
+    Assignment,
+    Broker,
+    ElectionDefaults,
+    ElectionRules,
+    Endpoint,
+    PartitionState,
+    Snapshot,
+    TopicFacts,
+)
 from tidelog.controller.requests import FULL, VERSIONS
 from tidelog.controller.topics import Defaults
 from tidelog.coordination.memory import MemoryCoordination
@@ -39,6 +48,13 @@ from tidelog.wire.messages.controller import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from tidelog.wire.messages.headers import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.wire.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from tidelog.wire.schema import Message
 
 LISTENER = "INTERNAL"
@@ -52,16 +68,22 @@ TOPIC_ID = b"t" * 16
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def broker(id: int, epoch: int | None = None) -> Broker:
-    return Broker(id, 10 + id if epoch is None else epoch, (Endpoint("INTERNAL", f"b{id}", 9000 + id),), f"rack{id}")
+def broker(id: int, epoch: int | None = None, intact_since: int = -1, last_epoch: int = -1) -> Broker:
+    endpoints = (Endpoint("INTERNAL", f"b{id}", 9000 + id),)
+    return Broker(id, 10 + id if epoch is None else epoch, endpoints, f"rack{id}", intact_since, last_epoch)
+
+
+def with_failed_directory(broker: Broker) -> Broker:
+    return broker._replace(has_failed_directory=True)
 
 
 def brokers(*ids: int) -> dict[int, Broker]:
     return {id: broker(id) for id in ids}
 
 
-def topic(*replicas: tuple[int, ...], unclean: bool | None = None) -> TopicFacts:
-    return TopicFacts(TOPIC_ID, {at: Assignment(each) for at, each in enumerate(replicas)}, unclean)
+def topic(*replicas: tuple[int, ...], unclean: bool | None = None, min_insync: int | None = None) -> TopicFacts:
+    assignments = {at: Assignment(each) for at, each in enumerate(replicas)}
+    return TopicFacts(TOPIC_ID, assignments, ElectionRules(unclean, min_insync))
 
 
 def state(leader: int, isr: tuple[int, ...], epoch: int = 0, version: int = 0, life: int = 100) -> PartitionState:
@@ -76,7 +98,7 @@ def controller(
     unclean: bool = False,
     deletion_enabled: bool = True,
 ) -> tuple[Controller, Outcome]:
-    made = Controller(1, 5, "INTERNAL", unclean_by_default=lambda: unclean, deletion_enabled=deletion_enabled)
+    made = Controller(1, 5, "INTERNAL", defaults=lambda: ElectionDefaults(unclean), deletion_enabled=deletion_enabled)
     return made, made.handle(TookOver(Snapshot(brokers(*living), topics or {}, states or {}, to_delete)))
 
 
@@ -133,6 +155,8 @@ class FakeBroker:
         self.failing: set[TopicPartition] = set()
         """Replicas whose log directory failed."""
         self.received: list[Message] = []
+        self.log_end = (0, 0)
+        """The last epoch and the end of every log of this broker."""
         self.refuses_connections = False
         self.drops_answers = 0
 
@@ -146,6 +170,8 @@ class FakeBroker:
 
     def answer(self, request: Message, version: int) -> Message:
         self.received.append(request)
+        if isinstance(request, ListOffsetsRequest):
+            return self._log_ends(request)
         assert request.broker_epoch == self.epoch  # type: ignore[attr-defined]
         if isinstance(request, UpdateMetadataRequest):
             self.metadata.apply(request)
@@ -159,6 +185,23 @@ class FakeBroker:
         if request.type == FULL:
             self._drop_strays(request)
         return LeaderAndIsrResponse(topics=[self._lead_or_follow(topic) for topic in request.topic_states])
+
+    def _log_ends(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        epoch, offset = self.log_end
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=asked.partition_index, offset=offset, leader_epoch=epoch
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
 
     def _drop_strays(self, request: LeaderAndIsrRequest) -> None:
         """What a full request does not name is not this broker's any more."""
@@ -192,6 +235,8 @@ class FakeConnection:
         broker = self._broker
         if broker.epoch != self._epoch or not broker.is_alive:
             raise ConnectionClosedError("the broker is gone")
+        if isinstance(request, ApiVersionsRequest):
+            return ApiVersionsResponse()
         response = broker.answer(decode(type(request), encode(request, version), version), version)
         if broker.drops_answers:
             broker.drops_answers -= 1
@@ -199,6 +244,9 @@ class FakeConnection:
         return decode(type(response), encode(response, version), version)
 
     def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
         pass
 
 
@@ -278,7 +326,7 @@ class Cluster:
         assert session is not None
         await session.close()
 
-    async def dial(self, host: str, port: int) -> FakeConnection:
+    async def dial(self, host: str, port: int, timeout_ms: float) -> FakeConnection:
         await asyncio.sleep(0.001)
         broker = self.brokers[port]
         if broker.refuses_connections or not broker.is_alive:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tidelog.coordination import journal, lease
 from tidelog.coordination.embedded import EmbeddedCoordination
+from tidelog.coordination.local_machine import LocalMachine
 from tidelog.coordination.port import BadVersionError, NodeExistsError, Session, SessionLostError, SessionState
 from tidelog.host.clock import SystemClock
 
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--stop-count", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.seal_bytes:
-        journal._SEAL_BYTES = arguments.seal_bytes
+        LocalMachine.seal_bytes = arguments.seal_bytes
     where = arguments.stop_before or arguments.stop_after
     if where:
         stop_itself(where, bool(arguments.stop_after), arguments.stop_count)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import pytest
 from kazoo.client import KazooClient
 
 from peers.zookeeper import ZooKeeper
@@ -20,7 +21,9 @@ from tidelog.coordination.memory import MemoryCoordination
 from tidelog.coordination.port import Event, Session, SessionState, Watch
 from tidelog.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperSession
 from tidelog.host.clock import SystemClock
+from tidelog.lab.machine import SimMachine
 from tidelog.lab.world import World
+from tidelog.ports import Clock
 
 T = TypeVar("T")
 TIMEOUT_MS = 10_000
@@ -40,6 +43,17 @@ class Store(Protocol):
 Story = Callable[[Store], Coroutine[Any, Any, None]]
 
 
+class RestartingStore(Store, Protocol):
+    """A home with a server that can be killed."""
+
+    async def restart(self, away_s: float) -> None:
+        """Kill the server; it is back after so long, when this returns."""
+        ...
+
+
+RestartingStory = Callable[[RestartingStore], Coroutine[Any, Any, None]]
+
+
 class _MemoryStore:
     def __init__(self, world: World) -> None:
         chance = world.chance_for("coordination")
@@ -53,24 +67,32 @@ class _MemoryStore:
     async def expire(self, session: Session) -> None:
         self.coordination.expire(session.id)
 
+    async def restart(self, away_s: float) -> None:
+        await self.coordination.restart(away_s)
+
 
 class _EmbeddedStore:
     """Every session has a home of its own, as in a process of its own, unless they are to share one."""
 
-    def __init__(self, directory: Path, *, shared: bool) -> None:
+    def __init__(self, directory: Path, *, shared: bool, machine: SimMachine | None = None) -> None:
         self._directory = str(directory)
-        self._shared = EmbeddedCoordination(self._directory, SystemClock()) if shared else None
+        self._machine = machine
+        self._clock: Clock = SystemClock() if machine is None else machine.clock
+        self._shared = self._home() if shared else None
         self._sessions: list[Session] = []
 
+    def _home(self) -> EmbeddedCoordination:
+        return EmbeddedCoordination(self._directory, self._clock, self._machine)
+
     async def connect(self, timeout_ms: int = TIMEOUT_MS) -> Session:
-        home = self._shared or EmbeddedCoordination(self._directory, SystemClock())
+        home = self._shared or self._home()
         session = await home.connect(timeout_ms)
         self._sessions.append(session)
         return session
 
     async def expire(self, session: Session) -> None:
         """Another process writes that it is over."""
-        other = await EmbeddedCoordination(self._directory, SystemClock()).connect(TIMEOUT_MS)
+        other = await self._home().connect(TIMEOUT_MS)
         assert isinstance(other, EmbeddedSession)
         await other._attachment.end(session.id)
         await other.close()
@@ -102,6 +124,11 @@ class _ZooKeeperStore:
         assert isinstance(session, ZooKeeperSession)
         await asyncio.to_thread(_close_for, self.server.connect, session._link.client.client_id)
 
+    async def restart(self, away_s: float) -> None:
+        self.server.kill()
+        await asyncio.sleep(away_s)
+        self.server.start()  # on this thread: the server ends with the thread that started it
+
     async def close(self) -> None:
         for session in self._sessions:
             await session.close()
@@ -125,7 +152,7 @@ def zookeeper_server() -> ZooKeeper:
     return server
 
 
-def run_in_memory(story: Story, directory: Path, seed: int = 1) -> None:
+def run_in_memory(story: Story | RestartingStory, directory: Path, seed: int = 1) -> None:
     with World(seed) as world:
         world.run(story(_MemoryStore(world)))
 
@@ -141,7 +168,17 @@ def run_embedded(story: Story, directory: Path, *, shared: bool = False) -> None
     asyncio.run(main())
 
 
-def run_on_zookeeper(story: Story, directory: Path) -> None:
+def run_embedded_in_the_lab(story: Story, directory: Path) -> None:
+    with World(1) as world:
+
+        async def main() -> None:
+            store = _EmbeddedStore(directory, shared=False, machine=SimMachine(world))
+            await world.host("member").start(story(store))
+
+        world.run(main())
+
+
+def run_on_zookeeper(story: Story | RestartingStory, directory: Path) -> None:
     async def main() -> None:
         store = _ZooKeeperStore(zookeeper_server())
         try:
@@ -156,9 +193,19 @@ HOMES: dict[str, Callable[[Story, Path], None]] = {
     "memory": run_in_memory,
     "embedded": run_embedded,
     "embedded, one process": lambda story, directory: run_embedded(story, directory, shared=True),
+    "embedded, in the lab": run_embedded_in_the_lab,
+    "zookeeper": run_on_zookeeper,
+}
+HOMES_WITH_A_SERVER: dict[str, Callable[[RestartingStory, Path], None]] = {
+    "memory": run_in_memory,
     "zookeeper": run_on_zookeeper,
 }
 NEEDS_JAVA = frozenset({"zookeeper"})
+
+
+def home(name: str) -> object:
+    """As a parameter of a test."""
+    return pytest.param(name, marks=[pytest.mark.jvm] if name in NEEDS_JAVA else [])
 
 
 async def catch_up(session: Session) -> None:

@@ -29,6 +29,9 @@ from tidelog.wire.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
 )
 from tidelog.wire.schema import Message
 
@@ -42,6 +45,7 @@ class FakeAdminBroker(FakeBroker):
     def __init__(self) -> None:
         super().__init__(FakeCluster(), 1)
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.log_directories: list[DescribeLogDirsResult] = []
 
     @property
     def bootstrap(self) -> str:
@@ -64,6 +68,8 @@ class FakeAdminBroker(FakeBroker):
             return CreatePartitionsResponse(results=[CreatePartitionsTopicResult(name=request.topics[0].name)])
         if isinstance(request, DescribeConfigsRequest):
             return self._describe(request)
+        if isinstance(request, DescribeLogDirsRequest):
+            return DescribeLogDirsResponse(results=self.log_directories)
         if isinstance(request, IncrementalAlterConfigsRequest):
             return self._alter(request)
         return super()._answer(request)

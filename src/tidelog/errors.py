@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ErrorCode(IntEnum):
@@ -188,6 +190,14 @@ _RETRIABLE = frozenset(
 )
 
 
+def error_code(number: int) -> ErrorCode:
+    """A received code. One that is unknown here, as a newer peer may send, is as bad as an unknown error."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 class TidelogError(Exception):
     """What tidelog raises on purpose; `code` is what a client is told."""
 
@@ -200,10 +210,18 @@ class StorageError(TidelogError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class SyncError(StorageError):
+    """A sync failed, so bytes that the page cache shows may never reach the device, whatever a later sync says."""
+
+
 class CorruptBatchError(TidelogError):
     """Bytes that should be a record batch are not one: bad CRC, bad length, impossible counts."""
 
     code = ErrorCode.CORRUPT_MESSAGE
+
+
+class LaterEpochError(CorruptBatchError):
+    """A batch of a later leader epoch than the one in which it was fetched (edge case 30)."""
 
 
 class UnsupportedMagicError(TidelogError):
@@ -212,10 +230,27 @@ class UnsupportedMagicError(TidelogError):
     code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
+class RecordError(NamedTuple):
+    """Why one record of a batch is refused."""
+
+    batch_index: int
+    message: str
+
+
 class InvalidRecordError(TidelogError):
-    """A well-formed batch that breaks a rule of its topic."""
+    """A well-formed batch that breaks a rule of its topic; `record_errors` names the records that break it."""
 
     code = ErrorCode.INVALID_RECORD
+
+    def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = record_errors
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A record is too old or too far in the future for its topic."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
 
 
 class OffsetOutOfRangeError(TidelogError):

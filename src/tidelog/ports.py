@@ -130,6 +130,10 @@ class Disk(Protocol):
         """Of the volume that holds the path."""
         ...
 
+    def identity(self, directory: str) -> str:
+        """What tells it from every other directory of this boot, whatever its name is. A copy has another one."""
+        ...
+
     def lock(self, path: str) -> Lock:
         """StorageError if another process holds it."""
         ...
@@ -143,7 +147,13 @@ class Disk(Protocol):
 
 
 class Ports(Protocol):
-    """The three together, handed down from the process that starts things."""
+    """The three together, handed down from the process that starts things, and which boot of the machine this is."""
+
+    @property
+    def boot_id(self) -> str:
+        """Another one after each start of the kernel; what a process left in the page cache outlives the process, but
+        not the boot. Empty if the machine does not say: then no earlier process is taken to be of this boot."""
+        ...
 
     @property
     def clock(self) -> Clock: ...

@@ -214,6 +214,11 @@ def test_offsets_and_the_start_of_the_log(kafka: KraftBroker) -> None:
     on(kafka, story)
 
 
+async def _topics_with_logs(admin: Admin) -> list[str]:
+    (log_dir,) = await admin.describe_log_dirs(1)
+    return [topic.name for topic in log_dir.topics]
+
+
 def test_describing(kafka: KraftBroker) -> None:
     create_topic(kafka.bootstrap, "described", config={"cleanup.policy": "compact"})
 
@@ -221,8 +226,9 @@ def test_describing(kafka: KraftBroker) -> None:
         admin = Admin(cluster)
         cluster_description = await admin.describe_cluster()
         assert (cluster_description.cluster_id, [node.id for node in cluster_description.brokers]) == (CLUSTER_ID, [1])
-        (log_dir,) = await admin.describe_log_dirs(1)
-        assert "described" in [topic.name for topic in log_dir.topics]
+        async with asyncio.timeout(30):  # Kafka knows the topic before its log is made
+            while "described" not in await _topics_with_logs(admin):
+                await asyncio.sleep(0.05)
         (config,) = await admin.describe_configs(Resource(ResourceType.TOPIC, "described"), ["cleanup.policy"])
         assert (config.value, config.config_source) == ("compact", ConfigSource.DYNAMIC_TOPIC)
         assert await cluster.coordinator("a-group", GROUP) == 1

@@ -17,7 +17,7 @@ from tidelog.log.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from tidelog.log.producers import AppendedBatch, Producers
+from tidelog.log.producers import AppendedBatch, AppendOrigin, Producers
 from tidelog.log.transaction_index import AbortedTxn, TransactionIndex
 from tidelog.ports import Disk
 from tidelog.records.header import BatchHeader
@@ -97,7 +97,9 @@ def test_s13_1_retries_gaps_epochs_and_wraps(sent: list[tuple[int, str, int, int
         expected = naive.answer(epoch, sequence, count)
         found: AppendedBatch | type[TidelogError] | None
         try:
-            found = producers.check(batch, end)
+            found = producers.check(batch, AppendOrigin.RETURNING)
+        except OutOfOrderSequenceError:
+            found = OutOfOrderSequenceError
         except TidelogError as refusal:
             found = type(refusal)
         assert found == expected

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.sim.client_mutations import SEEN_BY_CLIENTS
+from tests.sim.edge_mutations import SEEN_IN_SEARCH
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.fetch import _Fetch
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.replicas import Replicas
-from tidelog.controller.elections import Election
-from tidelog.controller.image import NO_LEADER
+from tidelog.controller.elections import Candidates, Election
+from tidelog.controller.image import NO_LEADER, PartitionState
 from tidelog.controller.turn import Turn
 from tidelog.errors import ErrorCode
 from tidelog.lab.checkers import (
@@ -26,15 +28,15 @@ from tidelog.lab.checkers import (
     InSyncHasAllCommitted,
     NoTideWithoutSession,
     OnceAndInOrder,
+    OneLeaderPerEpoch,
     ReplicasAgree,
-    Rule,
 )
+from tidelog.lab.rules import Rule
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.log import Log
 from tidelog.log.producers import ProducerState
 from tidelog.log.trimming import truncate_to
 from tidelog.replication.leader import Leader
-from tidelog.types import NO_EPOCH
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -101,13 +103,25 @@ def no_divergence(patch: pytest.MonkeyPatch) -> None:
 
 
 def elect_outside_the_isr(patch: pytest.MonkeyPatch) -> None:
-    def elect(leader: int, isr: Any, replicas: Any, is_online: Any, has_bounced: Any, unclean: bool) -> Election:
-        online = tuple(filter(is_online, replicas))
+    def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Election:
+        online = tuple(filter(candidates.is_online, candidates.replicas))
         if not online:
-            return Election(NO_LEADER, tuple(isr))
-        return Election(leader if leader in online else online[-1], online)
+            return Election(NO_LEADER, state.isr)
+        return Election(state.leader if state.leader in online else online[-1], online)
 
     patch.setattr("tidelog.controller.turn.elect", elect)
+
+
+def elections_keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The controller gives a partition to another leader and does not begin another epoch (S4.1)."""
+    write = Turn.write
+
+    def write_the_old_epoch(self: Turn, topic: Any, partition: Any, changed: PartitionState, **more: Any) -> Any:
+        known = topic.states.get(partition.partition)
+        epoch = changed.leader_epoch if known is None else known.leader_epoch
+        return write(self, topic, partition, changed._replace(leader_epoch=epoch), **more)
+
+    patch.setattr(Turn, "write", write_the_old_epoch)
 
 
 def write_duplicates(patch: pytest.MonkeyPatch) -> None:
@@ -164,22 +178,13 @@ def _set_high_watermark(log: Log, offset: int) -> None:
 
 def diverging_fetches_acknowledge(patch: pytest.MonkeyPatch) -> None:
     """What a follower asks for counts, even if its log is another one up to there (S2.5)."""
-    _hear_with(patch, "diverges", False)
-
-
-def _hear_with(patch: pytest.MonkeyPatch, name: str, value: Any) -> None:
-    """A leader hears its followers as if each of them had said so."""
     hear = _Fetch._hear_follower
 
-    def hear_so(self: _Fetch) -> None:
-        said = [(item, getattr(item, name)) for item in self._named]
-        for item, _ in said:
-            setattr(item, name, value)
+    def hear_all(self: _Fetch) -> None:
+        self._sources = {item: source._replace(diverges=False) for item, source in self._sources.items()}
         hear(self)
-        for item, before in said:
-            setattr(item, name, before)
 
-    patch.setattr(_Fetch, "_hear_follower", hear_so)
+    patch.setattr(_Fetch, "_hear_follower", hear_all)
 
 
 def keep_epochs_at_truncation(patch: pytest.MonkeyPatch) -> None:
@@ -217,13 +222,7 @@ def no_epoch_fencing(patch: pytest.MonkeyPatch) -> None:
         return self.leader
 
     patch.setattr(Partition, "leader_for", leader_for_anybody)
-    _hear_with(patch, "current_leader_epoch", NO_EPOCH)
-    patch.setattr("tidelog.controller.isr.judge", lambda *facts: ErrorCode.NONE)
-
-
-def bounced_stays_in_the_isr(patch: pytest.MonkeyPatch) -> None:
-    """A broker in a new life is taken for as good as in its last (edge case 9)."""
-    patch.setattr(Turn, "has_bounced", lambda self, state, broker: False)
+    patch.setattr("tidelog.controller.isr.judge", lambda *facts, **more: ErrorCode.NONE)
 
 
 def lead_without_session(patch: pytest.MonkeyPatch) -> None:
@@ -233,29 +232,31 @@ def lead_without_session(patch: pytest.MonkeyPatch) -> None:
 
 
 CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
-    ack_before_hw: (0, AcknowledgedIsNeverLost),
-    truncate_to_hw: (2, InSyncHasAllCommitted),
-    hw_of_the_leader_alone: (1, ReplicasAgree),
-    hw_of_a_new_leader_is_its_end: (6, ReplicasAgree),
-    hw_over_the_smaller_isr: (2, InSyncHasAllCommitted),
+    ack_before_hw: (2, AcknowledgedIsNeverLost),
+    truncate_to_hw: (4, InSyncHasAllCommitted),
+    hw_of_the_leader_alone: (2, ReplicasAgree),
+    hw_of_a_new_leader_is_its_end: (43, ReplicasAgree),
+    hw_over_the_smaller_isr: (4, InSyncHasAllCommitted),
     hw_without_those_not_heard_of: (0, InSyncHasAllCommitted),
-    diverging_fetches_acknowledge: (7, InSyncHasAllCommitted),
-    empty_terms_not_recorded: (0, None),
-    no_matched_epoch: (26, ReplicasAgree),
-    no_epoch_fencing: (25, None),
+    diverging_fetches_acknowledge: (2, InSyncHasAllCommitted),
+    empty_terms_not_recorded: (214, ReplicasAgree),
+    no_matched_epoch: (64, ReplicasAgree),
+    no_epoch_fencing: (32, None),
     keep_epochs_at_truncation: (10, None),
-    forget_epochs_at_truncation: (141, ReplicasAgree),
-    forget_hw_with_each_isr: (43, HighWatermarkNeverFalls),
+    forget_epochs_at_truncation: (10, ReplicasAgree),
+    forget_hw_with_each_isr: (1, HighWatermarkNeverFalls),
     hw_without_the_pending: (8, InSyncHasAllCommitted),
     follower_hw_uncapped: (0, HighWatermarkWithinLog),
-    join_at_once: (4, ConsumedNeverDisappears),
-    join_at_hw: (76, InSyncHasAllCommitted),
-    no_divergence: (1, ReplicasAgree),
-    elect_outside_the_isr: (3, ConsumedNeverDisappears),
-    bounced_stays_in_the_isr: (0, HighWatermarkNeverFalls),
-    lead_without_session: (4, NoTideWithoutSession),
+    join_at_once: (5, ConsumedNeverDisappears),
+    join_at_hw: (158, InSyncHasAllCommitted),
+    no_divergence: (2, ReplicasAgree),
+    elect_outside_the_isr: (4, ConsumedNeverDisappears),
+    lead_without_session: (25, NoTideWithoutSession),
+    elections_keep_the_epoch: (0, OneLeaderPerEpoch),
     write_duplicates: (0, OnceAndInOrder),
     read_past_hw: (4, ConsumedNeverDisappears),
+    **SEEN_BY_CLIENTS,
+    **SEEN_IN_SEARCH,
 }
 """A seed that shows it, and the rule that it breaks; None if the cluster does not come to rest."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.sim.edge_mutations import SEEN_IN_SEARCH
 from tests.sim.mutations import CAUGHT, Mutation, table, write_duplicates
 from tidelog.cli.main import main
 from tidelog.lab.checkers import ALWAYS_TRUE, OnceAndInOrder
 from tidelog.lab.search import THE_RUN_ITSELF, run
+from tidelog.lab.sweep import JOURNAL, Journal, Result, code_version
 
 _DIGEST = "from tidelog.lab.search import run; print(run({seed}).digest)"
 
@@ -43,9 +46,13 @@ _TRIES = 12
 
 
 def _cases() -> list[object]:
-    """A cluster that does not come to rest takes long to be sure of."""
+    """A cluster that does not come to rest takes long to be sure of. The edge cases from 29 on are many."""
     return [
-        pytest.param(mutation, marks=pytest.mark.long if rule is None else (), id=mutation.__name__)
+        pytest.param(
+            mutation,
+            marks=pytest.mark.long if rule is None or mutation in SEEN_IN_SEARCH else (),
+            id=mutation.__name__,
+        )
         for mutation, (_, rule) in CAUGHT.items()
     ]
 
@@ -95,6 +102,38 @@ def test_the_command_tells_of_a_failure(asked: list[str], tmp_path: Path, monkey
     trace = (tmp_path / "seed-0.trace").read_text()
     assert trace.splitlines()[-1] in result.output
     assert len(trace.splitlines()) == len(run(0).trace)
+
+
+def test_the_command_searches_in_processes_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    asked = ["lab", "sim", "--jobs", "2", "--keep-going", "--resume", "--trace", str(tmp_path)]
+    first = CliRunner().invoke(main, [*asked, "--seeds", "1-2"])
+    assert first.exit_code == 0, first.output
+    assert "2 seeds, 0 failed" in first.output
+    lines = (tmp_path / JOURNAL).read_text().splitlines()
+    assert sorted(json.loads(line)["result"]["seed"] for line in lines) == [1, 2]
+    again = CliRunner().invoke(main, [*asked, "--seeds", "1-3"])
+    assert "3 seeds, 0 failed" in again.output
+    assert len((tmp_path / JOURNAL).read_text().splitlines()) == 3
+
+
+def test_a_search_sums_up_by_fault_and_by_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_duplicates(monkeypatch)
+    asked = ["lab", "sim", "--seeds", "0-2", "--keep-going", "--resume", "--trace", str(tmp_path)]
+    told = CliRunner().invoke(main, asked)
+    assert told.exit_code == 1
+    assert "Rule broken" in told.output
+    assert "Fault" in told.output
+    failed = [file.stem.removeprefix("seed-") for file in tmp_path.glob("seed-*.trace")]
+    assert f"failed: {', '.join(sorted(failed, key=int))}" in told.output
+    assert CliRunner().invoke(main, asked).exit_code == 1, "what failed before has still failed"
+
+
+def test_results_of_other_code_are_passed_over(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.add(Result(1, 0.5, 20.0, {"kill": 1}, {"kill": 1}))
+    assert [result.seed for result in journal.results()] == [1]
+    (tmp_path / JOURNAL).write_text((tmp_path / JOURNAL).read_text().replace(code_version(), "another"))
+    assert journal.results() == []
 
 
 @pytest.mark.parametrize("asked", [[], ["--seed", "1", "--seeds", "1-2"], ["--seeds", "7"], ["--seeds", "3-1"]])

@@ -21,6 +21,7 @@ from tidelog.lab.world import SimHost, World
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping
 from tidelog.log.log import Log
+from tidelog.log.producers import AppendOrigin
 from tidelog.log.trimming import advance_log_start, delete_expired, truncate_to
 from tidelog.records.batch import decode
 from tidelog.records.header import BatchHeader, headers
@@ -150,7 +151,8 @@ def append(log: Log, chance: random.Random, expected: Expected) -> None:
     expected.batches.append(Written(expected.end_written, count, sequence, timestamp, expected.epoch))
     expected.appended += count
     data = idempotent(sequence, count, producer_id=PRODUCER, timestamp=timestamp)
-    assert log.append_as_leader(data, expected.epoch).base_offset == expected.end_written
+    appended = log.append_as_leader(data, expected.epoch, origin=AppendOrigin.RETURNING)
+    assert appended.base_offset == expected.end_written
     expected.end_written += count
 
 

@@ -157,7 +157,7 @@ def test_mutated_control_requests_break_nothing_but_what_they_say(directory: str
         assert min(drive.answered, drive.closed) > FRAMES // 50
         assert os.listdir(directory) == ["data"]
         for _, folders, _ in os.walk(directory + "/data"):
-            assert all(re.fullmatch(r"[a-zA-Z0-9._-]+-\d+(\.[0-9a-f]+-delete)?", folder) for folder in folders)
+            assert all(re.fullmatch(r"[a-zA-Z0-9._-]+-\d+(\.[0-9a-f]+-(delete|stray))?", folder) for folder in folders)
         assert not broker.failed.done()
         connection.close()
 

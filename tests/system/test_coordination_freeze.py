@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.coordinationkit import eventually
-from tidelog.coordination import journal
 from tidelog.coordination.embedded import EmbeddedCoordination
+from tidelog.coordination.local_machine import LocalMachine
 from tidelog.coordination.port import NoNodeError, Session, SessionState
 from tidelog.host.clock import SystemClock
 
@@ -229,7 +229,7 @@ def test_a_member_stops_in_the_midst_of_a_change(
 ) -> None:
     """Where a lock would be held, if there were one; and in the turn from one generation of the journal to the next."""
     seal = "20000"
-    monkeypatch.setattr(journal, "_SEAL_BYTES", int(seal))
+    monkeypatch.setattr(LocalMachine, "seal_bytes", int(seal))
 
     async def first() -> None:
         """Alone, so that nobody else is quicker to make the next generation."""

@@ -62,3 +62,18 @@ def test_a_broker_lives_through_a_silence_of_zookeeper(tmp_path: Path) -> None:
         create_topic(f"127.0.0.1:{broker.port}", "after")
         assert len(broker.log.splitlines()) < 40, "a bad line must not fill the log"
         assert broker.stop() == 0
+
+
+def test_edge_41_a_broker_that_was_killed_does_not_wait_for_the_end_of_its_session(tmp_path: Path) -> None:
+    """ZooKeeper is killed as well, and so gives the session of the dead process a new timeout."""
+    server = zookeeper_server()
+    longest = {**settings("killed-broker"), "zookeeper_session_timeout_ms": "10000"}
+    with broker_process(tmp_path, **longest) as broker:
+        create_topic(f"127.0.0.1:{broker.port}", "orders")
+        broker.kill()
+        server.kill()
+        server.start()
+        broker.start_again()
+        assert broker.lines("/brokers/ids/1", "of our former session")
+        tidelog(broker.port, "produce", "orders", given="a\n")
+        assert broker.stop() == 0

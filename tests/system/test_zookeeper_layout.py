@@ -38,6 +38,8 @@ MAY_DIFFER = frozenset(
 """Keys whose values are of one life or one machine."""
 OURS_ALONE = frozenset({"isr_epochs"})
 """Keys that Kafka passes over: it takes from a node what it knows by name, and leaves out ours when it writes one."""
+OUR_NODES = "/brokers/epochs"
+"""What log directories have noted; Kafka has no such node, and passes over it."""
 
 Tree = dict[str, Any]
 
@@ -76,6 +78,8 @@ def tree(zookeeper: KazooClient, chroot: str) -> Tree:
     """Each node's data, without the values that may differ, and whether it is ephemeral."""
     found = {}
     for path in paths_under(zookeeper, chroot):
+        if path.removeprefix(chroot).startswith(OUR_NODES):
+            continue
         data, stat = zookeeper.get(path)
         found[path.removeprefix(chroot) or "/"] = (parsed(path, data or b""), stat.ephemeralOwner != 0)
     return found

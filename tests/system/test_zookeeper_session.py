@@ -150,7 +150,7 @@ def test_a_cut_line_suspends_and_what_was_missed_is_told_afterwards() -> None:
 
 
 @pytest.mark.jvm
-def test_a_session_that_reaches_nobody_is_lost_when_its_time_is_over_and_stays_so() -> None:
+def test_a_session_that_is_cut_off_is_not_current_before_the_server_ends_it_and_is_lost_when_it_hears_so() -> None:
     async def story(line: Line, coordination: ZooKeeperCoordination, other: ZooKeeperSession) -> None:
         session = await coordination.connect(SHORTEST_TIMEOUT_MS)
         states: list[SessionState] = []
@@ -160,11 +160,19 @@ def test_a_session_that_reaches_nobody_is_lost_when_its_time_is_over_and_stays_s
         await session.exists("/mine", heard.watch())
         await other.exists("/mine", (gone := Heard()).watch())
         line.cut()
-        await wait_for_state(session, SessionState.LOST)
+
+        async def is_over() -> bool:
+            return not session.is_current()
+
+        await eventually(is_over)
         assert gone.events == [], "it must know before anybody else does"
-        assert not session.is_current()
+        assert session.state is SessionState.SUSPENDED, "the server may yet give it back"
         assert await gone.wait() == [Event(EventKind.DELETED, "/mine")]
+        with pytest.raises(ConnectionLostError):
+            await session.get("/")
         line.mend()
+        await wait_for_state(session, SessionState.LOST)
+        assert not session.is_current()
         fresh = await coordination.connect(SHORTEST_TIMEOUT_MS)
         assert fresh.id != session.id
         with pytest.raises(SessionLostError):
@@ -238,15 +246,71 @@ def test_a_frozen_server_suspends_its_sessions_and_they_go_on_when_it_does() -> 
 
 
 @pytest.mark.jvm
+def test_edge_41_a_server_that_was_killed_gives_sessions_back_after_any_time() -> None:
+    """It is away for longer than the session lasts, twice. Watches that were left before hear of what comes after."""
+
+    async def story(line: Line, coordination: ZooKeeperCoordination, other: ZooKeeperSession) -> None:
+        server = zookeeper_server()
+        direct = ZooKeeperCoordination(f"{server.connect}/killed", SystemClock())
+        session = await direct.connect(TIMEOUT_MS)
+        states: list[SessionState] = []
+        session.listen(states.append)
+        await session.create("/mine", ephemeral=True)
+        heard = Heard()
+        await session.exists("/news", heard.watch())
+        for _ in range(2):
+            server.kill()
+            await asyncio.sleep(1.2 * TIMEOUT_MS / 1e3)
+            assert not session.is_current()
+            assert session.state is SessionState.SUSPENDED
+            server.start()  # on this thread: the server ends with the thread that started it
+            await asyncio.wait_for(wait_for_state(session, SessionState.CONNECTED), 1.0)
+            assert session.is_current()
+            stat = await session.exists("/mine")
+            assert stat is not None
+            assert stat.owner == session.id
+        await wait_for_state(other, SessionState.CONNECTED)
+        await other.create("/news")
+        assert await heard.wait() == [Event(EventKind.CREATED, "/news")]
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED] * 2
+        await session.close()
+
+    tell(story, "killed")
+
+
+@pytest.mark.jvm
+def test_edge_41_a_server_that_was_frozen_for_longer_than_a_session_gives_it_back_or_says_that_it_is_over() -> None:
+    """Which of the two is up to the server. Either way the owner is not current meanwhile, and knows soon after."""
+
+    async def story(line: Line, coordination: ZooKeeperCoordination, other: ZooKeeperSession) -> None:
+        session = await coordination.connect(SHORTEST_TIMEOUT_MS)
+        await session.create("/mine", ephemeral=True)
+        with zookeeper_server().frozen():
+            await asyncio.sleep(2 * SHORTEST_TIMEOUT_MS / 1e3)
+            assert not session.is_current()
+
+        async def is_decided() -> bool:
+            return session.is_current() or session.state is SessionState.LOST
+
+        await eventually(is_decided, 2.0)
+        await wait_for_state(other, SessionState.CONNECTED)
+        stat = await other.exists("/mine")
+        assert (stat is not None and stat.owner == session.id) == session.is_current()
+        await session.close()
+
+    tell(story, "thawed")
+
+
+@pytest.mark.jvm
 def test_pings_keep_an_idle_session_for_as_long_as_the_server_grants() -> None:
     async def story(line: Line, coordination: ZooKeeperCoordination, other: ZooKeeperSession) -> None:
         modest, greedy = await coordination.connect(SHORTEST_TIMEOUT_MS), await coordination.connect(3_600_000)
-        assert greedy._link.negotiated_ms == 10_000
-        before = modest._link.renewed_ns
+        assert greedy._link.timeout_ms == 10_000
+        before = modest._link.current_until_ns
 
         async def renewed_over_and_over() -> bool:
             assert modest.is_current()
-            return modest._link.renewed_ns > before + 2 * SHORTEST_TIMEOUT_MS * 1_000_000
+            return modest._link.current_until_ns > before + 2 * SHORTEST_TIMEOUT_MS * 1_000_000
 
         await eventually(renewed_over_and_over)
         assert modest.state is SessionState.CONNECTED

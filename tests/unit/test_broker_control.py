@@ -19,10 +19,12 @@ from tests.brokerkit import (
     run,
 )
 from tests.logkit import batch
+from tidelog.controller.stop_tags import set_topic_id
 from tidelog.errors import ErrorCode
 from tidelog.log.directory import LogDirectory
 from tidelog.records.header import headers
 from tidelog.types import TopicPartition
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -35,15 +37,24 @@ from tidelog.wire.messages.controller import (
 
 
 async def stop_replica(
-    kit: Kit, topic: str = "t", index: int = 0, *, leader_epoch: int = -2, delete: bool = True, **request: int
+    kit: Kit,
+    topic: str = "t",
+    index: int = 0,
+    *,
+    leader_epoch: int = -2,
+    delete: bool = True,
+    topic_id: bytes = ZERO_UUID,
+    **request: int,
 ) -> int:
     state = StopReplicaPartitionState(partition_index=index, leader_epoch=leader_epoch, delete_partition=delete)
+    named = StopReplicaTopicState(topic_name=topic, partition_states=[state])
+    set_topic_id(named, topic_id)
     answer = await kit.call(
         StopReplicaRequest(
             controller_id=1,
             controller_epoch=request.get("controller_epoch", kit.broker.replicas.controller_epoch),
             broker_epoch=request.get("broker_epoch", kit.broker.epoch),
-            topic_states=[StopReplicaTopicState(topic_name=topic, partition_states=[state])],
+            topic_states=[named],
         ),
         STOP_REPLICA,
     )

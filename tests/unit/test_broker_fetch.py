@@ -94,7 +94,9 @@ def test_between_hw_and_the_end_there_is_nothing_yet() -> None:
         for offset, expected in ((0, [b"committed"]), (1, []), (2, [])):
             answer = await kit.fetch(offset)
             assert (answer.error_code, answer.high_watermark, values_of(answer)) == (0, 1, expected)
-        assert await code_of(kit.fetch(3)) == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert await code_of(kit.fetch(3)) == ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller does not know this ISR"
+        assert await kit.lead_and_isr(isr=[1]) == 0
+        assert await code_of(kit.fetch(3)) == ErrorCode.OFFSET_OUT_OF_RANGE, "no other broker can have been elected"
 
     run(story)
 

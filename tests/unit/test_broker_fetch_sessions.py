@@ -12,14 +12,19 @@ import pytest
 
 from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
 from tests.logkit import FixedClock, batch
-from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.fetch_sessions import FetchSession, FetchSessions
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import system_random
 from tidelog.lab.broker import eventually
 from tidelog.metrics import Metrics
 from tidelog.types import TopicPartition
-from tidelog.wire.messages.fetch import FetchRequestForgottenTopic, FetchResponse, FetchResponsePartitionData
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequestForgottenTopic,
+    FetchResponse,
+    FetchResponsePartitionData,
+)
 
 Found = dict[tuple[str | bytes, int], FetchResponsePartitionData]
 
@@ -165,6 +170,38 @@ def test_who_names_a_partition_again_without_having_read_on_is_told_all_again() 
         assert await reader.fetch() == {}
 
     run(story)
+
+
+def test_what_is_told_beside_records_that_the_client_has_already_is_told_again() -> None:
+    """Two fetches of a session may wait for the device and read one position: the client takes one of the answers.
+
+    A follower that was told of a HW in the other one alone stayed behind until the next record (seed 192).
+    """
+    session = FetchSession(7, uses_topic_ids=False, now_ms=0)
+    item = session.add(FetchPartition(partition=0, fetch_offset=97), "t", b"")
+    first = FetchResponsePartitionData(high_watermark=98, records=b"the record at 97")
+    second = FetchResponsePartitionData(high_watermark=99, records=b"the record at 97")
+    later = FetchResponsePartitionData(high_watermark=99, records=b"")
+    assert item.is_news(first, 0)
+    assert item.is_news(second, 1)
+    assert item.told_high_watermark == 98, "of the answer that the client takes"
+    session.add(FetchPartition(partition=0, fetch_offset=98), "t", b"")
+    assert item.is_news(later, 2)
+    assert not item.is_news(later, 3)
+
+
+def test_what_is_told_to_a_fetch_from_before_the_partition_was_named_is_told_again() -> None:
+    """The fetch waited for the device, and answers of a partition that the next one has named: the client passes over.
+
+    A follower that was told of a HW or of a log start in that answer alone stayed behind (seed 20177).
+    """
+    session = FetchSession(7, uses_topic_ids=False, now_ms=0)
+    session.requests = 2
+    item = session.add(FetchPartition(partition=0, fetch_offset=97), "t", b"")
+    answer = FetchResponsePartitionData(high_watermark=99, log_start_offset=6, records=b"")
+    assert item.is_news(answer, 1)
+    assert item.is_news(answer, 2), "the client has not heard of it"
+    assert not item.is_news(answer, 3)
 
 
 def test_forgotten_partitions_say_no_more() -> None:

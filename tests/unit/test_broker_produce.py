@@ -219,6 +219,26 @@ def _crc(data: bytearray) -> bytes:
     return int(crc32c.crc32c(bytes(data[21:]))).to_bytes(4, "big")
 
 
+@pytest.mark.parametrize("version", [3, 7, 8, 9, PRODUCE_BY_NAME])
+def test_a_client_learns_which_records_are_refused(version: int) -> None:
+    """Of 100 records 10 lack a key (KIP-467). Before v8 there is only the code."""
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic(cleanup_policy="compact")
+        keys = [None if number % 10 == 3 else b"k" for number in range(100)]
+        answer = await kit.produce(batch([b"v"] * 100, keys=keys), version=version)
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+        if version >= 8:
+            assert [error.batch_index for error in answer.record_errors] == list(range(3, 100, 10))
+            assert answer.record_errors[0].batch_index_error_message == (
+                "Compacted topic cannot accept message without key"
+            )
+            assert answer.error_message == "10 of 100 records have no key; a compacted topic needs one"
+        assert kit.partition().log.log_end_offset == 0
+
+    run(story)
+
+
 def test_internal_topics_are_not_for_clients() -> None:
     """A record that no coordinator wrote would be read as its state."""
 
@@ -324,7 +344,7 @@ def test_gaps_and_old_epochs_are_refused() -> None:
 def test_edge_18_the_first_batch_of_a_producer_that_comes_too_early_can_come_again() -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic()
-        assert await code_of(kit.produce(idempotent(1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await code_of(kit.produce(idempotent(1))) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await code_of(kit.produce(idempotent(0))) == ErrorCode.NONE
         assert await code_of(kit.produce(idempotent(1))) == ErrorCode.NONE
 

@@ -147,6 +147,19 @@ def test_a_broker_waits_for_the_session_of_its_earlier_life() -> None:
     run(story)
 
 
+def test_a_link_to_a_volume_that_is_gone_is_left_out(tmp_path: Path) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.stop()
+        (tmp_path / "volume").rename(tmp_path / "elsewhere")
+        await kit.start()
+        assert kit.broker.storage.left_out == [str(tmp_path / "second")]
+        assert kit.broker.storage.continuity.intact_since == kit.broker.epoch
+
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "second").symlink_to(tmp_path / "volume")
+    run_here(story, tmp_path, log_dirs=f"{tmp_path}/first,{tmp_path}/second")
+
+
 # A session that is lost
 
 
@@ -228,7 +241,8 @@ def test_requests_of_the_controller_wait_until_the_broker_is_a_member_again() ->
     async def story(kit: Kit) -> None:
         await kit.create_topic()
         old = kit.broker.epoch
-        kit.store.suspend()
+        kit.expire_session()
+        kit.store.suspend()  # so that no new session can be opened
         await asyncio.sleep(8)
         assert not kit.broker.is_current
         with pytest.raises(ConnectionClosedError):
@@ -261,9 +275,10 @@ def test_a_session_lost_while_a_role_is_taken(monkeypatch: pytest.MonkeyPatch) -
 
         with monkeypatch.context() as patched:
             patched.setattr(Fetchers, "release", slow)
-            kit.store.suspend()
             taking = asyncio.ensure_future(kit.lead_and_isr(leader_epoch=9))
             await begun
+        kit.expire_session()
+        kit.store.suspend()  # so that no new session can be opened
         await asyncio.sleep(8)
         go_on.set_result(None)
         assert await taking == ErrorCode.STALE_BROKER_EPOCH
@@ -301,9 +316,11 @@ def test_a_frozen_broker_wakes_up_and_promises_nothing(acks: int) -> None:
 
 
 def test_a_session_lost_while_the_broker_starts() -> None:
+    lives = 0
+
     async def lose_it(kit: Kit) -> None:
-        connect = kit.store.connect
-        lives = 0
+        nonlocal lives
+        connect, lives = kit.store.connect, 0
 
         async def connect_and_lose(timeout_ms: int) -> object:
             nonlocal lives
@@ -316,6 +333,7 @@ def test_a_session_lost_while_the_broker_starts() -> None:
         kit.store.connect = connect_and_lose  # type: ignore[method-assign, assignment]
 
     async def story(kit: Kit) -> None:
+        await eventually(lambda: lives > 4 and kit.broker.controller.is_active)
         await kit.create_topic()
         assert await code_of(kit.produce()) == ErrorCode.NONE
 
@@ -430,6 +448,50 @@ def test_a_directory_that_fails_while_the_broker_starts() -> None:
         assert [directory.path for directory in kit.broker.storage.directories] == ["/data/b"]
 
     run(story, before=before, log_dirs="/data/a,/data/b")
+
+
+def test_lives_without_a_directory_are_not_joined_to_those_with_it() -> None:
+    """What the broker had in those lives may be stale in the directory that comes back."""
+
+    async def story(kit: Kit) -> None:
+        first = kit.broker.epoch
+        assert kit.broker.storage.continuity == (first, first)
+        await kit.restart()
+        assert kit.broker.storage.continuity == (first, kit.broker.epoch)
+        await kit.stop()
+        kit.host.disk.fail_next("read", count=None, under="/data/a/")
+        await kit.start()
+        assert kit.broker.storage.continuity == (kit.broker.epoch, kit.broker.epoch)
+        await kit.stop()
+        kit.host.disk.mend()
+        await kit.start()
+        assert kit.broker.storage.continuity == (kit.broker.epoch, kit.broker.epoch)
+
+    run(story, log_dirs="/data/a,/data/b")
+
+
+def test_a_directory_in_which_a_sync_failed_is_suspect_until_the_cluster_has_heard_of_the_broker() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic(flush_messages="1")
+        assert await code_of(kit.produce()) == ErrorCode.NONE
+        kit.host.disk.fail_next("sync", under="/data/t-0")
+        assert await code_of(kit.produce()) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert kit.broker.failed.done()
+        await kit.stop()
+        assert kit.host.disk.exists("/data/.tidelog-suspect")
+        await kit.start()
+        (directory,) = kit.broker.storage.directories
+        assert directory.was_suspect
+        assert not directory.was_clean
+        assert not kit.host.disk.exists("/data/.tidelog-suspect")
+        await kit.leads("t")
+        assert await code_of(kit.produce()) == ErrorCode.NONE
+        await kit.restart()
+        (directory,) = kit.broker.storage.directories
+        assert directory.was_clean
+        assert not directory.was_suspect
+
+    run(story)
 
 
 def test_without_any_directory_there_is_no_broker() -> None:

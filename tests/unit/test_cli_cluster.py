@@ -18,6 +18,9 @@ from tidelog.types import TopicPartition
 from tidelog.wire.messages.topics import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    DescribeLogDirsPartition,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ElectLeadersResponsePartitionResult,
@@ -89,8 +92,27 @@ def test_the_cluster(broker: FakeAdminBroker) -> None:
         "partitions": 2,
         "under_replicated": [],
         "offline": [{"topic": "orders", "partition": 1, "leader": 9, "replicas": [9], "isr": [9]}],
+        "strays": [],
     }
     assert "offline (no leader): 1 partitions" in done(broker, "cluster", "describe")
+
+
+def test_strays_are_listed_with_the_cluster(broker: FakeAdminBroker) -> None:
+    name = f"orders-3.{'0' * 32}-stray"
+    broker.log_directories = [
+        DescribeLogDirsResult(
+            log_dir="/data",
+            topics=[
+                DescribeLogDirsTopic(name=topic, partitions=[DescribeLogDirsPartition(partition_size=size)])
+                for topic, size in ((name, 77), ("orders", 5))
+            ],
+        )
+    ]
+    shown = done(broker, "cluster", "describe")
+    assert "strays: 1 replicas, 77 bytes" in shown
+    assert name in shown
+    (described,) = rows(done(broker, "cluster", "describe", "--json"))
+    assert described["strays"] == [{"broker": 1, "log_directory": "/data", "stray": name, "bytes": 77}]
 
 
 # elect
@@ -113,7 +135,7 @@ def test_an_election(broker: FakeAdminBroker) -> None:
         (1, 1, "ELECTION_NOT_NEEDED"),
     ]
     elects(broker, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-    failed = run(broker, "elect", "unclean", "--topic", "orders", "--partition", "0")
+    failed = run(broker, "elect", "--unclean", "--topic", "orders", "--partition", "0")
     assert failed.exit_code == 1
     assert "ELIGIBLE_LEADERS_NOT_AVAILABLE" in failed.stdout
     elects(broker)
@@ -268,6 +290,8 @@ def test_what_is_wrong_with_a_plan_is_told_in_one_line(
         ("elect", "preferred", "--all", "--topic", "t"),
         ("elect", "preferred", "--all", "--partition", "0"),
         ("elect", "any", "--all"),
+        ("elect", "--all"),
+        ("elect", "preferred", "--unclean", "--all"),
         ("reassign",),
         ("reassign", "--replicas", "1"),
         ("reassign", "--topic", "t", "--replicas", "1,1"),

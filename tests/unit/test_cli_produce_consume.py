@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.fake_admin import FakeAdminBroker, served_broker
+from tidelog.cli.cluster import run_until_interrupted
 from tidelog.cli.lines import Input, JsonLines, LineError, TextLines
 from tidelog.cli.main import main
 from tidelog.cli.since import parse_since
@@ -160,6 +165,33 @@ def test_ctrl_c_ends_a_command_quietly(broker: FakeAdminBroker) -> None:
         assert process.wait(20) == 130
         assert process.stderr is not None
         assert process.stderr.read() == b"1 record written to orders:\n  partition 0: 1 record, offsets 0 to 0\n"
+
+
+def test_ctrl_c_wakes_a_command_that_sleeps() -> None:
+    """The signal goes to another thread here, so no system call of the main thread is interrupted by it."""
+    main_thread = Path(f"/proc/self/task/{os.getpid()}/stat")
+
+    async def sleep() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(threading.Thread(target=interrupt_this_thread).start)
+        await asyncio.wait_for(asyncio.Event().wait(), 20)
+
+    def interrupt_this_thread() -> None:
+        state = ""
+        while state != "S":  # while this thread sleeps, the main thread has the interpreter: then it sleeps in the loop
+            time.sleep(0.01)
+            state = main_thread.read_text().split()[2]
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_until_interrupted(sleep())
+    assert time.monotonic() - started < 10, "not only when the loop wakes up by itself"
+
+
+def test_a_command_runs_in_another_thread_too() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run_until_interrupted, asyncio.sleep(0, "done")).result(10) == "done"
 
 
 def test_text_lines() -> None:

@@ -258,9 +258,27 @@ def test_a_commit_is_of_the_generation_it_was_called_in() -> None:
 def test_the_leader_looks_for_growth() -> None:
     async def story(cluster: Cluster, fake: FakeGroups) -> None:
         settings = MemberSettings(metadata_max_age_ms=20_000)
+        async with Member(cluster, "g", ["orders"], settings=settings) as member:
+            added = TopicPartition("orders", len(ORDERS))
+            fake.leaders[added] = 1
+            await asyncio.sleep(10)
+            assert member.assignment == Assignment(1, ORDERS)
+            await asyncio.sleep(20)
+            assert member.assignment == Assignment(2, (*ORDERS, added))
+            await asyncio.sleep(100)
+            assert member.assignment.generation == 2
+
+    simulate_groups(story)
+
+
+def test_the_leader_looks_for_an_unknown_topic_with_each_heartbeat() -> None:
+    """It may be unknown for a moment only, and its group would not read it for metadata.max.age.ms."""
+
+    async def story(cluster: Cluster, fake: FakeGroups) -> None:
+        settings = MemberSettings(heartbeat_interval_ms=3_000)
         async with Member(cluster, "g", ["orders", "returns"], settings=settings) as member:
             fake.leaders[TopicPartition("returns", 0)] = 1
-            await asyncio.sleep(30)
+            await asyncio.sleep(7)
             assert member.assignment == Assignment(2, (*ORDERS, TopicPartition("returns", 0)))
             await asyncio.sleep(100)
             assert member.assignment.generation == 2

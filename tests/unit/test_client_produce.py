@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tidelog.net.calling import ConnectionClosedError
 from tidelog.records.batch import decode
 from tidelog.records.header import Codec, read_header
 from tidelog.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -27,7 +29,7 @@ from tidelog.wire.messages.produce import (
 PRODUCE, METADATA, INIT_PRODUCER_ID = 0, 3, 22
 
 
-def refusal(code: ErrorCode) -> Callable[[ProduceRequest], ProduceResponse]:
+def refusal(code: ErrorCode, **more: Any) -> Callable[[ProduceRequest], ProduceResponse]:
     def answer(request: ProduceRequest) -> ProduceResponse:
         return ProduceResponse(
             responses=[
@@ -35,7 +37,7 @@ def refusal(code: ErrorCode) -> Callable[[ProduceRequest], ProduceResponse]:
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partition_responses=[
-                        PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
+                        PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, **more)
                         for data in topic.partition_data
                     ],
                 )
@@ -110,6 +112,24 @@ def test_what_is_refused_fails_and_what_is_behind_it_gets_through() -> None:
     assert written(fake, P0) == [0, 2, 3, 4]
     epochs = [read_header(batch).producer_epoch for batch in fake.logs[P0]]
     assert epochs == [0, 1, 1, 1]
+
+
+def test_an_error_names_the_first_records_that_are_refused() -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        errors = [
+            BatchIndexAndErrorMessage(batch_index=n, batch_index_error_message="no key") for n in range(3, 99, 10)
+        ]
+        told = refusal(ErrorCode.INVALID_RECORD, error_message="10 of 100", record_errors=errors)
+        fake.brokers[1].script[PRODUCE] = [told]
+        producer = Producer(cluster)
+        with pytest.raises(BrokerError) as failure:
+            await producer.send(P0, values(1, 0))
+        assert failure.value.message == (
+            "10 of 100; record 3: no key; record 13: no key; record 23: no key; and 7 more records"
+        )
+        producer.close()
+
+    simulate(story)
 
 
 def test_a_late_duplicate_counts_as_written() -> None:

@@ -21,10 +21,14 @@ def batch(count: int = 1) -> OutBatch:
     return OutBatch(build_batch([(0, None, b"v")] * count))
 
 
-def queue_of(*counts: int) -> tuple[PartitionQueue, list[OutBatch]]:
+def queue_of(*counts: int, epoch: int = 0) -> tuple[PartitionQueue, list[OutBatch]]:
+    """Batches of so many records behind one that is acknowledged, so that they may go together, from sequence 0 on."""
     queue = PartitionQueue(P0, idempotent=True)
     assert queue.needs_producer_id
-    queue.identify(7, 0)
+    queue.identify(7, epoch)
+    queue.add(batch())
+    queue.acknowledged(queue.take())
+    queue._next_sequence = 0
     batches = [batch(count) for count in counts]
     for one in batches:
         queue.add(one)
@@ -48,6 +52,20 @@ def test_at_most_five_are_on_their_way_in_order() -> None:
     assert take_all(queue) == [(0, 0), (0, 3), (0, 4), (0, 6), (0, 7)]
     queue.acknowledged(batches[0])
     assert take_all(queue) == [(0, 8)]
+
+
+def test_edge_44_the_first_batch_of_a_producer_id_goes_alone() -> None:
+    """Kafka would take the second of an unknown producer although it refused the first."""
+    queue = PartitionQueue(P0, idempotent=True)
+    queue.identify(7, 0)
+    first, *_ = batches = [batch() for _ in range(3)]
+    for waiting in batches:
+        queue.add(waiting)
+    assert take_all(queue) == [(0, 0)]
+    queue.came_back(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert take_all(queue) == [(0, 0)]
+    queue.acknowledged(first)
+    assert take_all(queue) == [(0, 1), (0, 2)]
 
 
 def test_what_came_back_keeps_its_sequence_and_is_not_overtaken() -> None:
@@ -96,12 +114,13 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
     take_all(queue)
     queue.came_back(a, ErrorCode.UNKNOWN_PRODUCER_ID)
     queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert take_all(queue) == [(1, 0), (1, 1)]
+    assert take_all(queue) == [(1, 0)]
+    queue.acknowledged(a)
+    assert take_all(queue) == [(1, 1)]
 
 
 def test_used_up_epochs_ask_for_another_producer_id() -> None:
-    queue, (a, b) = queue_of(1, 1)
-    queue.identify(7, MAX_EPOCH)
+    queue, (a, b) = queue_of(1, 1, epoch=MAX_EPOCH)
     take_all(queue)
     queue.given_up(a)
     queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)

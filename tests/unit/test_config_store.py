@@ -254,7 +254,9 @@ def test_nodes_that_make_no_sense_are_passed_over() -> None:
         await cluster.session.create("/config/topics/t", b"not json")
         await cluster.session.create("/config/brokers/1", nodes.encode_config({"message.max.bytes": "x"}))
         config = await cluster.broker()
-        assert config.topic_config("t").retention_ms == 1000
+        assert config.topic_config("t").retention_ms == -1, "the node may have said so: nothing is deleted"
+        with pytest.raises(nodes.BadNodeError, match="/config/topics/t is not JSON"):
+            await config.refresh_topic("t")
         assert config.broker_config["message.max.bytes"] == 1_048_588
         await cluster.session.create("/config/changes/config_change_", b"[]", sequential=True)
         users = nodes.encode_config_change("users/alice")
@@ -262,5 +264,12 @@ def test_nodes_that_make_no_sense_are_passed_over() -> None:
         await config.alter(TOPICS, "t", set_to(retention_ms="5"))
         await until(lambda: len(config._seen_ns) == 3)
         assert config.topic_config("t").retention_ms == 5
+        assert (await config.refresh_topic("t")).retention_ms == 5
+        await cluster.session.set("/config/topics/t", b"not json")
+        with pytest.raises(nodes.BadNodeError):
+            await config.refresh_topic("t")
+        assert config.topic_config("t").retention_ms == 5, "what was known still holds"
+        await cluster.session.set("/config/topics/t", nodes.encode_config({}))
+        assert (await config.refresh_topic("t")).retention_ms == 1000
 
     run(story)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.controlkit import (
     T0,
     T1,
@@ -14,24 +16,31 @@ from tests.controlkit import (
     kinds,
     state,
     topic,
+    with_failed_directory,
 )
+from tidelog.controller.controller import Controller
 from tidelog.controller.events import (
     BrokersChanged,
     CreateState,
+    ElectionRulesChanged,
     ForgetDeletion,
     LeaderAndIsrAnswered,
     LogDirFailed,
+    LogEndsTold,
     Outcome,
+    ReassignmentAsked,
     RemoveTopic,
     StatesChanged,
     StopReplicaAnswered,
+    TookOver,
     TopicsChanged,
-    UncleanElectionChanged,
+    UncleanElection,
     UpdateState,
 )
-from tidelog.controller.image import Assignment, PartitionState, TopicFacts
+from tidelog.controller.image import Assignment, ElectionRules, LogEnd, PartitionState, Snapshot, TopicFacts
 from tidelog.controller.requests import FULL, INCREMENTAL
 from tidelog.errors import ErrorCode
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -42,6 +51,7 @@ from tidelog.wire.messages.controller import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from tidelog.wire.messages.offsets import ListOffsetsRequest
 
 
 def test_a_take_over_tells_everybody_everything() -> None:
@@ -132,9 +142,10 @@ def test_the_last_isr_member_is_waited_for_and_leads_when_it_is_back() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1,))})
     outcome = made.handle(BrokersChanged(brokers(2)))
     assert outcome.writes == [UpdateState(T0, PartitionState(-1, 1, (1,), 5, 1, {1: 100}))]
-    back = {1: broker(1, 200), 2: broker(2)}
+    back = {1: broker(1, 200, intact_since=90, last_epoch=100), 2: broker(2)}
     outcome = made.handle(BrokersChanged(back))
     assert outcome.writes == [UpdateState(T0, PartitionState(1, 2, (1,), 5, 2, {1: 200}))]
+    assert outcome.unclean == []
     assert kinds(outcome, 1) == ["UpdateMetadata", "LeaderAndIsr", "UpdateMetadata"]
     assert find(outcome, 1, UpdateMetadataRequest).type == FULL
     assert find(outcome, 2, UpdateMetadataRequest).type == INCREMENTAL
@@ -144,13 +155,133 @@ def test_an_unclean_leader_is_elected_only_if_that_is_allowed() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1,))}, unclean=True)
     outcome = made.handle(BrokersChanged(brokers(2)))
     assert outcome.writes == [UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, {2: 12}))]
-    assert outcome.unclean == [T0]
+    assert outcome.unclean == [UncleanElection(T0, 2, (1,), {})]
 
     made, _ = controller(1, 2, topics={"t": topic((1, 2), unclean=False)}, states={T0: state(1, (1,))}, unclean=True)
     assert made.handle(BrokersChanged(brokers(2))).unclean == []
-    outcome = made.handle(UncleanElectionChanged({"t": True}))
-    assert outcome.unclean == [T0]
+    outcome = made.handle(ElectionRulesChanged({"t": ElectionRules(True)}))
+    assert outcome.unclean == [UncleanElection(T0, 2, (1,), {})]
     assert [write.state.leader for write in outcome.writes if isinstance(write, UpdateState)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("intact_since", "last_epoch", "has_kept"),
+    [
+        (50, 100, True),
+        (100, 100, True),
+        (50, 150, True),
+        (100, -1, False),  # its directories noted no epoch
+        (101, 150, False),  # it lost power since
+        (-1, -1, False),  # its directory is new, or it has just lost power
+        (50, 99, False),  # its directory was put back from a copy
+    ],
+)
+def test_edge_09_a_broker_has_kept_its_records_if_it_lost_nothing_since_the_isr_was_written(
+    intact_since: int, last_epoch: int, has_kept: bool
+) -> None:
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
+    outcome = made.handle(BrokersChanged({1: broker(1, 200, intact_since, last_epoch), 2: broker(2)}))
+    kept = UpdateState(T0, PartitionState(1, 1, (1, 2), 5, 1, {1: 200, 2: 12}))
+    left = UpdateState(T0, PartitionState(2, 1, (2,), 5, 1, {2: 12}))
+    assert outcome.writes == [kept if has_kept else left]
+
+
+def test_edge_31_the_isr_stays_until_all_members_are_back_and_then_the_fullest_leads() -> None:
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
+    outcome = made.handle(BrokersChanged({1: broker(1, 200)}))
+    # Broker 1 has lost power and 2 is away. The epochs in the ISR stay, or 1 would pass for intact at the next look.
+    assert outcome.writes == [UpdateState(T0, PartitionState(-1, 1, (1, 2), 5, 1, {1: 100, 2: 100}))]
+    assert find(outcome, 1, ListOffsetsRequest).topics[0].partitions[0].partition_index == 0
+    assert made.handle(LogEndsTold(1, 200, {T0: LogEnd(0, 7)})) == Outcome()
+    back = {1: broker(1, 200), 2: broker(2, 201)}
+    outcome = made.handle(BrokersChanged(back))
+    assert outcome.writes == []
+    assert find(outcome, 2, ListOffsetsRequest).replica_id == -2
+    check_encodable(outcome)
+    # It cannot tell at first, and is asked again.
+    outcome = made.handle(LogEndsTold(2, 201, {T0: None}))
+    assert kinds(outcome, 2) == ["ListOffsets"]
+    assert made.handle(LogEndsTold(2, 12, {T0: LogEnd(9, 9)})) == Outcome(), "an answer of an earlier life"
+    outcome = made.handle(LogEndsTold(2, 201, {T0: LogEnd(0, 9)}))
+    assert outcome.writes == [UpdateState(T0, PartitionState(2, 2, (2,), 5, 2, {2: 201}))]
+    assert outcome.unclean == [UncleanElection(T0, 2, (1, 2), {1: LogEnd(0, 7), 2: LogEnd(0, 9)})]
+    assert made.image.log_ends == {}
+
+
+def test_edge_31_an_intact_member_that_comes_back_leads_at_once() -> None:
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
+    made.handle(BrokersChanged({1: broker(1, 200)}))
+    outcome = made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2, 201, 50, 100)}))
+    assert outcome.writes == [UpdateState(T0, PartitionState(2, 2, (2,), 5, 2, {2: 201}))]
+    assert outcome.unclean == []
+
+
+def test_edge_31_what_a_broker_told_counts_no_more_when_it_has_bounced() -> None:
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
+    made.handle(BrokersChanged({1: broker(1, 200)}))
+    made.handle(LogEndsTold(1, 200, {T0: LogEnd(0, 7)}))
+    made.handle(BrokersChanged({2: broker(2, 201)}))
+    made.handle(LogEndsTold(2, 201, {T0: LogEnd(0, 6)}))
+    outcome = made.handle(BrokersChanged({1: broker(1, 202), 2: broker(2, 201)}))
+    assert outcome.writes == []
+    assert kinds(outcome, 1)[-1] == "ListOffsets"
+
+
+def test_edge_31_a_partition_without_a_leader_is_not_moved_away_from_its_last_isr() -> None:
+    made, _ = controller(1, 3, topics={"t": topic((1, 2))}, states={T0: state(-1, (1, 2), life=5)})
+    outcome = made.handle(ReassignmentAsked({T0: (1, 3)}))
+    assert made.image.topics["t"].assignments[0].replicas == (1, 3, 2), "both members stay until one of them leads"
+    assert [write.state.isr for write in outcome.writes if isinstance(write, UpdateState)] == [(1, 2)]
+    outcome = made.handle(ReassignmentAsked({T0: (1,)}))
+    assert made.image.topics["t"].assignments[0].replicas == (1, 2), "and 1 is not enough either"
+
+
+def test_a_move_that_would_leave_too_few_in_sync_is_refused() -> None:
+    """Broker 2 may have lost power unheard; the one that is being added may be all that is left of a record."""
+    moving = TopicFacts(TOPIC_ID, {0: Assignment((3, 4, 1, 2), (3, 4), (1, 2))}, ElectionRules(None, 2))
+    made, _ = controller(1, 2, 3, topics={"t": moving}, states={T0: state(2, (2, 3))})
+    outcome = made.handle(ReassignmentAsked({T0: None}))
+    assert outcome.answer[T0].code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    after = made.image.state(T0)
+    assert after is not None
+    assert after.isr == (2, 3)
+
+
+def _all_die_one_by_one(made: Controller) -> None:
+    """Brokers 1, 2 and 3 died in the same moment; broker 4, the controller, hears of one after the other."""
+    for living in ((2, 3, 4), (3, 4), (4,)):
+        made.handle(BrokersChanged(brokers(*living)))
+
+
+def test_edge_31_those_that_leave_an_isr_that_can_commit_nothing_stay_eligible() -> None:
+    made, _ = controller(
+        1, 2, 3, 4, topics={"t": topic((1, 2, 3), min_insync=2)}, states={T0: state(1, (1, 2, 3), life=13)}
+    )
+    _all_die_one_by_one(made)
+    after = made.image.state(T0)
+    assert after is not None
+    assert (after.leader, after.isr, after.elr) == (-1, (3,), (2,)), "2 left an ISR of one; 1 left one of two"
+    outcome = made.handle(BrokersChanged({3: broker(3, 200), 4: broker(4)}))
+    assert outcome.writes == [], "3 lost power, and 2 may have kept all"
+    outcome = made.handle(BrokersChanged({2: broker(2, 201, 5, 12), 3: broker(3, 200), 4: broker(4)}))
+    (write,) = outcome.writes
+    assert isinstance(write, UpdateState)
+    assert (write.state.leader, write.state.isr, write.state.elr) == (2, (2,), ())
+    assert outcome.unclean == []
+
+
+def test_the_elr_ends_when_the_isr_is_large_enough_again_or_fewer_are_needed() -> None:
+    facts = {"t": topic((1, 2, 3), min_insync=2)}
+    made, _ = controller(1, 2, 3, topics=facts, states={T0: state(1, (1, 2), life=13)})
+    made.handle(BrokersChanged(brokers(1, 3)))
+    after = made.image.state(T0)
+    assert after is not None
+    assert (after.isr, after.elr) == ((1,), (2,))
+    assert after.lives == {1: 11, 2: 13}
+    lowered = made.handle(ElectionRulesChanged({"t": ElectionRules(None, 1)}))
+    (write,) = lowered.writes
+    assert isinstance(write, UpdateState)
+    assert (write.state.leader, write.state.isr, write.state.elr) == (1, (1,), ())
 
 
 def test_edge_09_a_broker_that_bounced_between_two_looks_leaves_the_isr() -> None:
@@ -167,9 +298,11 @@ def test_edge_09_a_broker_that_bounced_before_the_take_over_leaves_the_isr() -> 
 
 
 def test_a_sole_leader_that_bounced_leads_a_new_term() -> None:
-    made, outcome = controller(1, topics={"t": topic((1,))}, states={T0: state(1, (1,), life=3)})
+    living = {1: broker(1, intact_since=2, last_epoch=3)}
+    made = Controller(1, 5, "INTERNAL")
+    outcome = made.handle(TookOver(Snapshot(living, {"t": topic((1,))}, {T0: state(1, (1,), life=3)}, ())))
     assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, {1: 11}))]
-    assert made.handle(UncleanElectionChanged({})) == Outcome()
+    assert made.handle(ElectionRulesChanged({})) == Outcome()
 
 
 def test_a_broker_that_is_back_is_online_in_everybodys_metadata() -> None:
@@ -272,3 +405,62 @@ def test_a_replica_that_is_made_after_all_is_online_again() -> None:
     (partition,) = find(answered(ErrorCode.NONE), 1, UpdateMetadataRequest).topic_states[0].partition_states
     assert partition.offline_replicas == []
     assert made.image.is_online(T0, 2)
+
+
+def test_edge_31_replicas_of_brokers_with_a_failed_directory_lead_when_they_have_answered() -> None:
+    """A controller that takes over knows of no replica that is offline."""
+    living = {id: with_failed_directory(broker(id)) for id in (1, 2)}
+    made = Controller(1, 5, "INTERNAL")
+
+    def answered(id: int, code: ErrorCode) -> Outcome:
+        error = LeaderAndIsrPartitionError(partition_index=0, error_code=code)
+        topics = [LeaderAndIsrTopicError(topic_id=TOPIC_ID, partition_errors=[error])]
+        return made.handle(LeaderAndIsrAnswered(id, 10 + id, LeaderAndIsrResponse(topics=topics)))
+
+    def take_over() -> Outcome:
+        states = {T0: state(3, (1, 2, 3))}
+        return made.handle(TookOver(Snapshot(living, {"t": topic((1, 2, 3))}, states, ())))
+
+    waiting = PartitionState(-1, 1, (1, 2, 3), 5, 1, {1: 11, 2: 12, 3: 100})
+    outcome = take_over()
+    assert outcome.writes == [UpdateState(T0, waiting)]
+    assert find(outcome, 1, LeaderAndIsrRequest).topic_states[0].partition_states[0].leader == -1
+    assert answered(1, ErrorCode.KAFKA_STORAGE_ERROR).writes == []
+    assert answered(2, ErrorCode.KAFKA_STORAGE_ERROR).writes == []
+    outcome = made.handle(BrokersChanged(living | {3: broker(3, 200, intact_since=90, last_epoch=100)}))
+    assert outcome.writes == [UpdateState(T0, PartitionState(3, 2, (3,), 5, 2, {3: 200}))]
+
+    made = Controller(1, 5, "INTERNAL")
+    take_over()
+    leads = PartitionState(2, 2, (1, 2), 5, 2, {1: 11, 2: 12})
+    assert answered(2, ErrorCode.NONE).writes == [UpdateState(T0, leads)]
+    assert answered(2, ErrorCode.NONE) == Outcome()
+    assert answered(1, ErrorCode.NONE).writes == []
+
+
+def test_edge_31_an_answer_from_before_the_failure_confirms_no_log() -> None:
+    made = Controller(1, 5, "INTERNAL")
+    living = {2: broker(2), 3: broker(3)}
+    made.handle(TookOver(Snapshot(living, {"t": topic((3, 2))}, {T0: state(3, (3, 2))}, ())))
+
+    def answered(code: ErrorCode, is_after_failure: bool) -> None:
+        error = LeaderAndIsrPartitionError(partition_index=0, error_code=code)
+        topics = [LeaderAndIsrTopicError(topic_id=TOPIC_ID, partition_errors=[error])]
+        made.handle(LeaderAndIsrAnswered(2, 12, LeaderAndIsrResponse(topics=topics), is_after_failure))
+
+    failed = {2: with_failed_directory(broker(2))}
+    made.handle(BrokersChanged(failed))
+    answered(ErrorCode.NONE, is_after_failure=False)
+    answered(ErrorCode.KAFKA_STORAGE_ERROR, is_after_failure=True)
+    made.handle(BrokersChanged(failed | {3: broker(3, 200, intact_since=90, last_epoch=100)}))
+    after = made.image.state(T0)
+    assert after is not None
+    assert (after.leader, after.isr) == (3, (3,))
+
+
+def test_a_topic_without_an_id_does_not_wait_for_answers_that_cannot_name_it() -> None:
+    living = {id: with_failed_directory(broker(id)) for id in (1, 2)}
+    made = Controller(1, 5, "INTERNAL")
+    topics = {"t": topic((1, 2, 3))._replace(topic_id=ZERO_UUID)}
+    outcome = made.handle(TookOver(Snapshot(living, topics, {T0: state(3, (1, 2, 3))}, ())))
+    assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1, 2), 5, 1, {1: 11, 2: 12}))]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.controlkit import T0, TOPIC_ID, broker, brokers, check_encodable, controller, find, kinds, state, topic
 from tidelog.controller import nodes
+from tidelog.controller.asked_before import mark_asked_before
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import (
     AlterPartitionAsked,
@@ -74,7 +75,7 @@ def test_edge_09_an_isr_written_before_the_controller_heard_of_a_bounce_is_known
     assert isinstance(write, UpdateState)
     bounced_at, written_at = 200, 201
     stored = nodes.decode_state(T0, nodes.encode_state(write.state), write.state.version, written_at)
-    second = Controller(1, 6, "PLAINTEXT", unclean_by_default=lambda: False)
+    second = Controller(1, 6, "PLAINTEXT")
     living = {1: broker(1), 2: broker(2, bounced_at), 3: broker(3)}
     second.handle(TookOver(Snapshot(living, {"t": topic((1, 2, 3, 4, 5))}, {T0: stored}, ())))
     after = second.image.state(T0)
@@ -144,8 +145,25 @@ def test_what_is_refused_changes_nothing(why: str) -> None:
     assert rules.image.state(T0) == before
 
 
-def test_a_member_whose_epoch_is_unknown_to_the_leader_is_let_in() -> None:
-    assert code(made().handle(request(members(1, 3, epochs={3: -1})))) is ErrorCode.NONE
+def test_edge_32_a_member_whose_epoch_is_unknown_to_the_leader_is_not_let_in() -> None:
+    rules = made()
+    assert code(rules.handle(request(members(1, 2, 3, epochs={3: -1})))) is ErrorCode.INELIGIBLE_REPLICA
+    assert code(rules.handle(request(members(1, 2, 3), version=2))) is ErrorCode.NONE, "it cannot name epochs"
+
+
+def test_edge_32_a_member_that_stays_may_be_unknown_to_a_leader_that_has_not_heard_of_it_yet() -> None:
+    rules = made(isr=(1, 2, 3))
+    assert code(rules.handle(request(members(1, 2, epochs={2: -1})))) is ErrorCode.NONE
+    assert code(made().handle(request(members(1, 2, 3, epochs={2: -1})))) is ErrorCode.NONE
+
+
+def test_edge_32_a_member_that_stays_with_an_unknown_epoch_is_the_one_that_the_isr_was_written_with() -> None:
+    rules = made(isr=(1, 2, 3))
+    before = rules.image.state(T0)
+    assert before is not None
+    rules.image.topics["t"].states[0] = before._replace(lives={**before.lives, 2: 11})
+    assert code(rules.handle(request(members(1, 2, epochs={2: -1})))) is ErrorCode.INELIGIBLE_REPLICA
+    assert code(rules.handle(request(members(1, 3, epochs={3: -1})))) is ErrorCode.NONE
 
 
 def test_a_request_that_comes_twice_is_answered_twice_and_written_once() -> None:
@@ -199,3 +217,19 @@ def test_many_partitions_are_one_outcome() -> None:
     assert len(outcome.writes) == 50
     assert {p.error_code for p in outcome.answer.topics[0].partitions} == {0}
     assert kinds(outcome, 2) == ["UpdateMetadata"]
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_edge_42_a_refusal_of_what_was_asked_before_is_final(is_marked: bool) -> None:
+    """Broker 4 is shutting down. A late copy of the question comes when it is there again in a new life."""
+    rules = made()
+    asked = request(members(1, 2, 3, 4))
+    if is_marked:
+        mark_asked_before(asked.request.topics[0].partitions[0])
+        encode(asked.request, 3)
+    outcome = rules.handle(asked)
+    assert code(outcome) is ErrorCode.INELIGIBLE_REPLICA
+    assert len(outcome.writes) == is_marked, "an ordinary refusal costs nothing"
+    rules.image.shutting_down.clear()
+    late = rules.handle(request(members(1, 2, 3, 4)))
+    assert code(late) is (ErrorCode.INVALID_UPDATE_VERSION if is_marked else ErrorCode.NONE)

@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlkit import T0, T1, check_encodable, controller, find, kinds, state, topic
-from tidelog.controller.events import Elected, ElectionAsked, ElectionType, ImbalanceChecked, Outcome, ShutdownAsked
-from tidelog.controller.image import PartitionState
+from tests.controlkit import (
+    T0,
+    T1,
+    TOPIC_ID,
+    broker,
+    check_encodable,
+    controller,
+    find,
+    kinds,
+    state,
+    topic,
+    with_failed_directory,
+)
+from tidelog.controller.controller import Controller
+from tidelog.controller.events import (
+    Elected,
+    ElectionAsked,
+    ElectionType,
+    ImbalanceChecked,
+    LeaderAndIsrAnswered,
+    Outcome,
+    ShutdownAsked,
+    TookOver,
+)
+from tidelog.controller.image import ElectionDefaults, PartitionState, Snapshot
 from tidelog.errors import ErrorCode
 from tidelog.types import TopicPartition
-from tidelog.wire.messages.controller import LeaderAndIsrRequest
+from tidelog.wire.messages.controller import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 
@@ -43,7 +70,7 @@ def test_an_election_that_is_asked_for(why: str) -> None:
     )
     assert rules.image.state(T0) == after
     assert len(outcome.writes) == outcome.elections == is_held
-    assert outcome.unclean == ([T0] if is_held and kind is UNCLEAN else [])
+    assert [one.partition for one in outcome.unclean] == ([T0] if is_held and kind is UNCLEAN else [])
     assert bool(outcome.requests) is is_held
     check_encodable(outcome)
 
@@ -101,3 +128,22 @@ def test_what_cannot_lead_and_what_is_being_reassigned_is_not_rebalanced() -> No
     moving.assignments[1] = moving.assignments[1].reassign_to((1, 3))
     rules, _ = controller(1, 2, topics={"t": moving}, states={T0: state(2, (2,)), T1: state(2, (2, 1))})
     assert rules.handle(ImbalanceChecked(0)) == Outcome()
+
+
+@pytest.mark.parametrize("event", [ElectionAsked(PREFERRED, (T0,)), ImbalanceChecked(10)])
+def test_edge_31_a_preferred_election_does_not_pass_by_a_wait_for_a_log(
+    event: ElectionAsked | ImbalanceChecked,
+) -> None:
+    """Broker 1 may have lost its log, 2 has lost power, 3 was killed and has everything. Whoever makes 1 the leader of
+    the whole ISR says that 2 has everything too."""
+    made = Controller(1, 5, "INTERNAL", defaults=lambda: ElectionDefaults(min_insync_replicas=2))
+    living = {1: with_failed_directory(broker(1)), 2: broker(2, 200)}
+    recorded = PartitionState(3, 0, (1, 2, 3), 1, 0, {1: 11, 2: 12, 3: 13})
+    made.handle(TookOver(Snapshot(living, {"t": topic((1, 2, 3))}, {T0: recorded}, ())))
+    made.handle(event)
+    error = LeaderAndIsrPartitionError(partition_index=0, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    topics = [LeaderAndIsrTopicError(topic_id=TOPIC_ID, partition_errors=[error])]
+    made.handle(LeaderAndIsrAnswered(1, 11, LeaderAndIsrResponse(topics=topics)))
+    after = made.image.state(T0)
+    assert after is not None
+    assert (after.leader, after.isr, after.lives[2]) == (-1, (1, 2, 3), 12)

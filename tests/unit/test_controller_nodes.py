@@ -47,11 +47,19 @@ def test_the_controller_epoch_is_a_plain_number() -> None:
             b'{"features":{},"listener_security_protocol_map":{"X":"SSL"},"endpoints":["X://:9092"],"jmx_port":-1,'
             b'"port":-1,"host":null,"version":5,"timestamp":"17"}',
         ),
+        (
+            Registration((PLAIN,), intact_since=3, last_epoch=5, has_failed_directory=True),
+            b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
+            b'"endpoints":["PLAINTEXT://h:9092"],"jmx_port":-1,"port":9092,"host":"h","version":5,"timestamp":"17",'
+            b'"intact_since":3,"last_epoch":5,"failed_log_dir":true}',
+        ),
     ],
 )
 def test_a_broker_registers(registration: Registration, data: bytes) -> None:
     assert nodes.encode_broker(registration, 17) == data
     assert nodes.decode_broker(1, data) == registration
+    failed = nodes.with_failed_directory(data)
+    assert failed == nodes.encode_broker(registration._replace(has_failed_directory=True), 17)
 
 
 def test_a_broker_may_be_at_an_ipv6_address_and_of_an_old_version() -> None:
@@ -112,6 +120,7 @@ def test_the_small_ones() -> None:
 
 def test_paths() -> None:
     assert nodes.broker_path(3) == "/brokers/ids/3"
+    assert nodes.broker_epoch_path(3) == "/brokers/epochs/3"
     assert nodes.state_path(T0) == "/brokers/topics/t/partitions/0/state"
     assert nodes.delete_topic_path("t") == "/admin/delete_topics/t"
     assert nodes.config_path("topics", "t") == "/config/topics/t"

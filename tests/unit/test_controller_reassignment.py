@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlkit import T0, TOPIC_ID, brokers, check_encodable, controller, find, kinds, state, topic
+from tests.controlkit import (
+    T0,
+    TOPIC_ID,
+    broker,
+    brokers,
+    check_encodable,
+    controller,
+    find,
+    kinds,
+    state,
+    topic,
+    with_failed_directory,
+)
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import (
     AlterPartitionAsked,
     BrokersChanged,
+    LeaderAndIsrAnswered,
     Outcome,
     ReassignmentAsked,
     ShutdownAsked,
     StatesChanged,
+    TookOver,
     TopicsChanged,
     UpdateState,
     UpdateTopic,
 )
-from tidelog.controller.image import Assignment, PartitionState, TopicFacts
+from tidelog.controller.image import Assignment, PartitionState, Snapshot, TopicFacts
 from tidelog.errors import ErrorCode
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.controller import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
+    LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -291,3 +308,29 @@ def test_the_topic_of_many_partitions_is_written_once() -> None:
     )
     outcome = rules.handle(ReassignmentAsked(dict.fromkeys(partitions, (2,))))
     assert [type(write) for write in outcome.writes] == [UpdateState] * 20 + [UpdateTopic]
+
+
+def test_edge_31_a_move_does_not_end_before_one_of_its_target_has_said_that_its_log_is_there() -> None:
+    """The log directory of broker 2 fails when it has just come into the ISR, and the controller dies."""
+    made = Controller(1, 5, "INTERNAL")
+    living = brokers(1) | {2: with_failed_directory(broker(2))}
+    moving = topic((2, 1))._replace(assignments={0: Assignment((2, 1), (2,), (1,))})
+    recorded = PartitionState(1, 3, (1, 2), 1, 4, {1: 11, 2: 12})
+    outcome = made.handle(TookOver(Snapshot(living, {"t": moving}, {T0: recorded}, ())))
+    assert "StopReplica" not in kinds(outcome, 1), "it is the only one that surely has the records"
+
+    def answered(code: ErrorCode) -> Outcome:
+        error = LeaderAndIsrPartitionError(partition_index=0, error_code=code)
+        topics = [LeaderAndIsrTopicError(topic_id=TOPIC_ID, partition_errors=[error])]
+        return made.handle(LeaderAndIsrAnswered(2, 12, LeaderAndIsrResponse(topics=topics)))
+
+    outcome = answered(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert "StopReplica" not in kinds(outcome, 1)
+    after = made.image.state(T0)
+    assert after is not None
+    assert (after.leader, after.isr) == (1, (1,))
+
+    made = Controller(1, 5, "INTERNAL")
+    made.handle(TookOver(Snapshot(living, {"t": moving}, {T0: recorded}, ())))
+    assert "StopReplica" in kinds(answered(ErrorCode.NONE), 1), "nothing else comes that would end the move"
+    assert assignment(made) == Assignment((2,))

@@ -78,7 +78,7 @@ def test_a_broker_that_is_shutting_down_is_elected_nowhere_until_its_next_life()
     outcome = rules.handle(BrokersChanged(brokers(2)))
     assert outcome.writes == [UpdateState(T0, PartitionState(-1, 2, (1,), 5, 2, {1: 11}))]
     outcome = rules.handle(BrokersChanged({2: broker(2, 300)}))
-    assert outcome.unclean == [T0]
+    assert [election.partition for election in outcome.unclean] == [T0]
     assert outcome.writes == [UpdateState(T0, PartitionState(2, 3, (2,), 5, 3, {2: 300}))]
 
 

@@ -7,9 +7,9 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,11 +19,15 @@ from tidelog.coordination.embedded import EmbeddedCoordination
 from tidelog.coordination.entries import Changed, Ended, Entry, LineCutter, Opened, Sealed, Snapshot, to_line
 from tidelog.coordination.journal import FellBehindError, Journal, latest_generation
 from tidelog.coordination.lease import Lease, Probe
+from tidelog.coordination.local_machine import LocalMachine
 from tidelog.coordination.port import Check, ConnectionLostError, Create, Delete, SessionLostError, SessionState, Set
+from tidelog.coordination.replica import DivergedError, Replica
 from tidelog.errors import StorageError
 from tidelog.host.clock import SystemClock
 
 EMPTY = Snapshot({"change": 0, "sessions": [], "nodes": []}, [])
+MACHINE = LocalMachine()
+T = TypeVar("T")
 
 
 class JumpingClock(SystemClock):
@@ -42,6 +46,20 @@ def directory(tmp_path: Path) -> str:
 
 def home(directory: str) -> EmbeddedCoordination:
     return EmbeddedCoordination(directory, SystemClock())
+
+
+def whole(steps: Generator[float, None, T]) -> T:
+    """What comes of steps that no other process disturbs."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+
+def open_latest(directory: str) -> Journal:
+    return whole(Journal.open_latest(MACHINE, directory))
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -93,7 +111,7 @@ def test_the_last_session_takes_threads_and_files_with_it(directory: str) -> Non
 
 
 def test_the_journal_starts_anew_when_it_has_grown(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_SEAL_BYTES", 2000)
+    monkeypatch.setattr(LocalMachine, "seal_bytes", 2000)
 
     async def story() -> None:
         sessions = [await home(directory).connect(5000) for _ in range(3)]
@@ -105,7 +123,7 @@ def test_the_journal_starts_anew_when_it_has_grown(directory: str, monkeypatch: 
                 *(session.create("/e/x-", b"%d" % number) for session in sessions), return_exceptions=True
             )
             await asyncio.gather(*(session.set("/n", b"%d" % number) for session in sessions))
-        assert latest_generation(directory) > 5
+        assert latest_generation(MACHINE, directory) > 5
         await catch_up(sessions[1])
         node = await sessions[1].get("/n", heard.watch())
         assert (node.data, node.stat.version) == (b"39", 120)
@@ -230,11 +248,11 @@ def test_a_device_that_fails_ends_the_sessions(directory: str, monkeypatch: pyte
 
 def test_a_forked_child_does_not_keep_the_session_alive(directory: str) -> None:
     os.makedirs(directory)
-    lease = Lease(directory, 60_000, SystemClock())
-    probe = Probe(directory, lease.name, 60_000)
+    lease = Lease(MACHINE, directory, 60_000, SystemClock())
     now_ns = SystemClock().monotonic_ns()
+    probe = Probe(MACHINE, directory, lease.name, 60_000, now_ns)
     assert not probe.is_dead(now_ns)
-    assert not os.get_inheritable(lease._file)
+    assert not os.get_inheritable(lease._file._file)
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -254,8 +272,8 @@ def test_a_forked_child_does_not_keep_the_session_alive(directory: str) -> None:
 def test_others_let_a_lease_lapse_after_its_owner_does(directory: str) -> None:
     os.makedirs(directory)
     clock = JumpingClock()
-    lease = Lease(directory, 1000, clock)
-    probe = Probe(directory, lease.name, 1000)
+    lease = Lease(MACHINE, directory, 1000, clock)
+    probe = Probe(MACHINE, directory, lease.name, 1000, clock.monotonic_ns())
     clock.ahead_ns = 900_000_000
     lease.beat()
     lease.renew()
@@ -271,6 +289,107 @@ def test_others_let_a_lease_lapse_after_its_owner_does(directory: str) -> None:
     lease.release()
     assert probe.is_dead(0)
     probe.close()
+
+
+def test_a_lease_whose_file_was_removed_lapses_and_others_wait_for_that(directory: str) -> None:
+    os.makedirs(directory)
+    clock = JumpingClock()
+    lease = Lease(MACHINE, directory, 1000, clock)
+    os.unlink(os.path.join(directory, lease.name))
+    probe = Probe(MACHINE, directory, lease.name, 1000, clock.monotonic_ns())
+    clock.ahead_ns = 900_000_000
+    lease.beat()
+    lease.renew()
+    assert lease.is_current()
+    assert not probe.is_dead(clock.monotonic_ns())
+    clock.ahead_ns = 1_040_000_000
+    assert not lease.is_current(), "it was not renewed"
+    assert not probe.is_dead(lease.over_ns)
+    clock.ahead_ns = 1_200_000_000
+    assert probe.is_dead(clock.monotonic_ns())
+    lease.release()
+
+
+def test_a_lease_that_cannot_be_written_lapses(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.makedirs(directory)
+    clock = JumpingClock()
+    lease = Lease(MACHINE, directory, 1000, clock)
+
+    def failing(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    clock.ahead_ns = 900_000_000
+    lease.beat()
+    lease.renew()
+    clock.ahead_ns = 1_100_000_000
+    assert not lease.is_current()
+    lease.release()
+
+
+def test_a_session_without_room_for_its_file_leaves_none(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.makedirs(directory)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match=r"deep/store: No space left on device.*tidelog\.coordination\.dir"):
+        Lease(MACHINE, directory, 1000, SystemClock())
+    assert os.listdir(directory) == []
+
+
+def test_names_are_synced_before_anything_in_a_generation_counts(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory, its ancestors, and for every generation the directory again, by each process that opens it."""
+    synced: list[str] = []
+    monkeypatch.setattr(LocalMachine, "sync_directory", lambda self, path: synced.append(path))
+    first = open_latest(directory)
+    parent = os.path.dirname(directory)
+    assert synced[:2] == [parent, os.path.dirname(parent)]
+    assert synced[-1] == directory
+    synced.clear()
+    open_latest(directory)
+    assert {parent, directory} <= set(synced), "the process that made it may have died before its sync"
+    first.append(to_line(Sealed(1)))
+    whole(first.read())
+    synced.clear()
+    whole(first.following(EMPTY))
+    assert synced == [directory]
+
+
+def test_what_is_found_in_a_journal_is_written_once_more(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only that: later lines are synced as they come. No byte changes, and none is added."""
+    first = open_latest(directory)
+    first.append(to_line(Opened("a", 1)))
+    path = os.path.join(directory, "journal-1")
+    content = Path(path).read_bytes()
+    written: list[tuple[int, bytes]] = []
+    pwrite = os.pwrite
+
+    def noted(file: int, data: bytes, position: int) -> int:
+        written.append((position, data))
+        return pwrite(file, data, position)
+
+    monkeypatch.setattr(os, "pwrite", noted)
+    second = open_latest(directory)
+    assert second.cutter.feed(whole(second.read())) == [EMPTY, Opened("a", 1)]
+    assert written == [(0, content)]
+    assert Path(path).read_bytes() == content
+    second.append(to_line(Ended(1)))
+    assert second.cutter.feed(whole(second.read())) == [Ended(1)]
+    assert len(written) == 1
+    assert Path(path).read_bytes() == content + to_line(Ended(1))
+
+
+def test_a_replica_that_read_other_lines_does_not_go_on() -> None:
+    replica = Replica()
+    replica.apply(EMPTY)
+    replica.apply(Opened("a", 1))
+    replica.apply(replica.snapshot())
+    with pytest.raises(DivergedError):
+        replica.apply(EMPTY)
 
 
 def test_torn_lines_are_dropped_and_the_next_counts() -> None:
@@ -298,22 +417,22 @@ def test_nothing_behind_a_seal_counts_and_a_late_seal_does_not() -> None:
 
 def test_a_generation_that_was_put_back_is_not_followed(directory: str) -> None:
     """Its maker was stopped before the link, and the others have long removed that generation."""
-    first = Journal.open_latest(directory)
-    journal.make_generation(directory, 3, EMPTY)
-    journal.make_generation(directory, 2, EMPTY)
+    first = open_latest(directory)
+    whole(journal.make_generation(MACHINE, directory, 3, EMPTY))
+    whole(journal.make_generation(MACHINE, directory, 2, EMPTY))
     with pytest.raises(FellBehindError):
-        first.following(EMPTY)
-    assert Journal.open_latest(directory).generation == 3
+        whole(first.following(EMPTY))
+    assert open_latest(directory).generation == 3
 
 
 def test_a_slow_reader_follows_through_sealed_generations(directory: str) -> None:
-    slow, quick = Journal.open_latest(directory), Journal.open_latest(directory)
+    slow, quick = open_latest(directory), open_latest(directory)
     for generation in (1, 2):
         quick.append(to_line(Sealed(generation)))
-        quick = quick.following(EMPTY)
-    slow = slow.following(EMPTY)
-    assert slow.cutter.feed(slow.read())[-1] == Sealed(2)
-    assert slow.following(EMPTY).generation == 3
+        quick = whole(quick.following(EMPTY))
+    slow = whole(slow.following(EMPTY))
+    assert slow.cutter.feed(whole(slow.read()))[-1] == Sealed(2)
+    assert whole(slow.following(EMPTY)).generation == 3
 
 
 ENTRIES: list[Entry] = [

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.errors import StorageError
+from tidelog.errors import StorageError, SyncError
 from tidelog.lab.clock import EPOCH_MS
 from tidelog.lab.disk import SimDisk
 from tidelog.lab.world import World
@@ -338,3 +338,83 @@ def test_work_is_done_before_there_is_news_of_what_came_before_it() -> None:
 
         world.run(main())
     assert any(events.index(f"done {number + 1}") < events.index(f"heard {number}") for number in range(199))
+
+
+# A sync that failed
+
+
+def _after_failed_sync(disk: SimDisk) -> None:
+    file = disk.open("/d/f", create=True)
+    disk.sync_directory("/d")
+    file.write_at(0, [b"a" * 1000])
+    file.sync()
+    file.write_at(1000, [b"b" * 1000])
+    disk.fail_next("sync", under="/d/f")
+    with pytest.raises(SyncError):
+        file.sync()
+    assert disk.read_file("/d/f") == b"a" * 1000 + b"b" * 1000, "the page cache shows all of it"
+    file.close()
+
+
+def _left(act: Callable[[SimDisk], None], seed: int) -> bytes:
+    """What is left of the file after a failed sync, some action and a power loss."""
+    disk = SimDisk(StoppedClock(), random.Random(seed))
+    disk.make_directory("/d")
+    disk.sync_directory("/")
+    _after_failed_sync(disk)
+    act(disk)
+    disk.power_loss(random.Random(seed))
+    return disk.read_file("/d/f")
+
+
+def _sync_again(disk: SimDisk) -> None:
+    disk.kill()
+    file = disk.open("/d/f")
+    assert file.read_at(0, 5000) == b"a" * 1000 + b"b" * 1000, "and so it does for the next process"
+    file.sync()
+
+
+def _write_again(disk: SimDisk) -> None:
+    file = disk.open("/d/f")
+    file.write_at(1000, [file.read_at(1000, 1000)])
+    file.sync()
+
+
+def _write_more(disk: SimDisk) -> None:
+    file = disk.open("/d/f")
+    file.write_at(2000, [b"c" * 1000])
+    file.sync()
+
+
+def test_after_a_failed_sync_the_next_one_proves_nothing() -> None:
+    left = [_left(_sync_again, seed) for seed in range(40)]
+    assert all(content[:1000] == b"a" * 1000 and set(content[1000:]) <= set(b"b\0") for content in left)
+    assert min(map(len, left)) == 1000, "all that the failed sync was for can be gone"
+    assert max(map(len, left)) == 2000, "or it was on the platter before the failure"
+
+
+def test_what_is_written_again_after_a_failed_sync_is_synced_by_the_next_one() -> None:
+    assert {_left(_write_again, seed) for seed in range(40)} == {b"a" * 1000 + b"b" * 1000}
+
+
+def test_a_later_write_is_synced_although_the_bytes_before_it_are_not() -> None:
+    left = [_left(_write_more, seed) for seed in range(40)]
+    assert {content[2000:] for content in left} == {b"c" * 1000}
+    assert b"a" * 1000 + bytes(1000) + b"c" * 1000 in left, "a hole is left where the bytes never came"
+
+
+def test_a_truncation_is_not_forgotten_by_a_failed_sync() -> None:
+    for seed in range(20):
+        disk = SimDisk(StoppedClock(), random.Random(seed))
+        disk.make_directory("/d")
+        disk.sync_directory("/")
+        file = disk.open("/d/f", create=True)
+        disk.sync_directory("/d")
+        file.write_at(0, [b"a" * 1000])
+        file.sync()
+        file.truncate(10)
+        disk.fail_next("sync", under="/d/f")
+        with pytest.raises(SyncError):
+            file.sync()
+        disk.power_loss(random.Random(seed))
+        assert disk.read_file("/d/f") == b"a" * 10

@@ -464,3 +464,57 @@ def test_a_connect_given_up_leaves_nothing_behind(world: World) -> None:
         await world.host("a").start(call(world.host("a")))
 
     run(world, main())
+
+
+@pytest.mark.parametrize("ending", ["close", "abort"])
+@pytest.mark.parametrize("late_ms", [0.0, 2_000.0])
+def test_bytes_of_a_closed_connection_may_come_after_those_of_the_next(
+    world: World, ending: str, late_ms: float
+) -> None:
+    """Each byte in order within its connection and before the end of it; the next connection is not late."""
+    heard: list[tuple[float, str]] = []
+
+    class Listener(Recorder):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            heard.append((world.loop.time(), data.decode()))
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            heard.append((world.loop.time(), f"end after {self.data.decode()}"))
+
+    async def serve() -> None:
+        await asyncio.get_running_loop().create_server(Listener, "b", 1)
+        await asyncio.Event().wait()
+
+    async def call() -> None:
+        loop = asyncio.get_running_loop()
+        if late_ms:
+            world.network.set_late_bytes("a", "b", late_ms)
+        first, _ = await loop.create_connection(Recorder, "b", 1)
+        world.network.cut("a", "b")
+        first.write(b"1")
+        await asyncio.sleep(1)
+        first.write(b"2")
+        getattr(first, ending)()
+        world.network.heal("a", "b")
+        second, _ = await loop.create_connection(Recorder, "b", 1)
+        second.write(b"new")
+        await asyncio.sleep(5)
+
+    async def main() -> None:
+        world.host("b").start(serve())
+        await asyncio.sleep(0.01)
+        await world.host("a").start(call())
+
+    run(world, main())
+    said = [what for _, what in heard]
+    assert said == (["new", "1", "2", "end after 12"] if late_ms else ["1", "2", "end after 12", "new"])
+    waited = heard[said.index("1")][0] - heard[said.index("new")][0]
+    assert late_ms == 0.0 or 0.9 < waited < 2.0
+
+
+def test_no_bytes_are_late_unless_somebody_asks_for_it(world: World) -> None:
+    world.network.set_late_bytes("a", "b", 2_000.0, chance=0.0)
+    before = world.network.link("a", "b").chance.getstate()
+    assert world.network.link("a", "b").lateness_s() == 0.0
+    assert world.network.link("a", "b").chance.getstate() == before, "the fault that is off draws nothing"

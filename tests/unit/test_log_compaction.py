@@ -11,7 +11,7 @@ from logkit import FixedClock, batch, idempotent, marker, open_log, read_all, wi
 from tidelog.host.disk import RealDisk
 from tidelog.log.cleaner import Cleaned, UncleanableError, clean, plan_cleaning
 from tidelog.log.log import Log
-from tidelog.log.trimming import delete_expired, truncate_to
+from tidelog.log.trimming import advance_log_start, delete_expired, restart_at, truncate_to
 from tidelog.ports import Disk
 from tidelog.records.header import headers
 
@@ -53,6 +53,60 @@ def test_the_last_record_of_each_key_stays_at_its_offset(disk: Disk, directory: 
     async def reopened_cleanly(log: Log) -> Log:
         await log.close()
         return await open_log(disk, directory, COMPACTED, clean=True)
+
+    asyncio.run(scenario())
+
+
+def snapshot_offsets(log: Log) -> list[int]:
+    return [int(name.removesuffix(".snapshot")) for name in log.disk.list(log.directory) if name.endswith(".snapshot")]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_the_snapshots_of_segments_that_were_merged_go_with_them(disk: Disk, directory: str, rounds: int):
+    async def scenario() -> None:
+        log = await open_log(disk, directory, COMPACTED)
+        first_dirty = most = 0
+        for _ in range(rounds):
+            for number in range(60):
+                log.append_as_leader(keyed(number), 0)
+            most = max(most, len(log.segments))
+            done = await compact(log, first_dirty)
+            assert done is not None
+            first_dirty = done.end_offset
+            await log.work.run(lambda: None)
+        bases = [segment.base_offset for segment in log.segments]
+        assert most > 10 > len(bases)
+        assert snapshot_offsets(log) == bases[1:], "one where each segment begins, and no others"
+        everything = await pairs(log)
+        for clean_close in (False, True):
+            if clean_close:
+                await log.close()
+            again = await open_log(disk, directory, COMPACTED, clean=clean_close)
+            assert await pairs(again) == everything
+            assert again.log_end_offset == log.log_end_offset
+
+    asyncio.run(scenario())
+
+
+def test_after_retention_and_truncation_no_snapshot_is_left_without_its_segment(disk: Disk, directory: str):
+    async def scenario() -> None:
+        log = await open_log(disk, directory, with_config())
+        for number in range(60):
+            log.append_as_leader(keyed(number), 0)
+        await log.flush()
+        bases = [segment.base_offset for segment in log.segments]
+        assert snapshot_offsets(log) == bases[1:]
+        log.high_watermark = bases[4] + 1
+        advance_log_start(log, bases[4] + 1)
+        assert await delete_expired(log) == 4
+        await log.work.run(lambda: None)
+        assert snapshot_offsets(log) == bases[4:]
+        assert await truncate_to(log, bases[8] + 2)
+        assert snapshot_offsets(log) == bases[4:9]
+        assert await truncate_to(log, bases[8]), "exactly where a segment began: what its snapshot knows is still right"
+        assert snapshot_offsets(log) == bases[4:9]
+        await restart_at(log, 500)
+        assert snapshot_offsets(log) == []
 
     asyncio.run(scenario())
 

@@ -9,6 +9,7 @@ import pytest
 
 from records_lives import both_lives, rows_of
 from tidelog.errors import CorruptBatchError
+from tidelog.records.header import read_header
 
 # By hand: length 13, attributes, timestamp delta -1, offset delta 2, key "k", empty value, a header "h1".
 BY_HAND = bytes([26, 0, 1, 4, 2, ord("k"), 0, 2, 4, ord("h"), ord("1"), 4, 8, 9])
@@ -119,6 +120,12 @@ def test_malformed_payloads_are_one_clean_error(life: Any, payload: bytes, count
     with pytest.raises(CorruptBatchError):
         kernel.count_null_keys(cursor())
     with pytest.raises(CorruptBatchError):
+        kernel.check_records(cursor())
+    with pytest.raises(CorruptBatchError):
+        kernel.find_invalid(cursor(), True, 0, 0, 9)
+    with pytest.raises(CorruptBatchError):
+        _read_all_by(kernel, cursor(), 1)
+    with pytest.raises(CorruptBatchError):
         kernel.find_latest(cursor())
     with pytest.raises(CorruptBatchError):
         life.offset_map.OffsetMap(2400, bytes(16)).add(cursor(), 9)
@@ -207,3 +214,43 @@ def test_rows_are_cut_into_batches_by_size(life: Any) -> None:
     assert len(cuts) in range(12, 16)
     alone = life.encoder.RecordWriter()
     assert alone.append_rows(source, 0, 10) == 1, "a batch takes one record, however large"
+
+
+def _read_all_by(kernel: Any, cursor: Any, count: int) -> list[list[Any]]:
+    """In portions of so many records."""
+    portions: list[list[Any]] = []
+    has_more = True
+    while has_more:
+        portion: list[Any] = []
+        has_more = kernel.read_some(cursor, portion, count)
+        portions.append(portion)
+    return portions
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100])
+@both_lives
+def test_records_are_read_a_few_at_a_time(life: Any, count: int) -> None:
+    batch = life.build.build_batch([(number, b"k%d" % number, None) for number in range(7)], base_offset=0)
+    header = read_header(batch)
+    cursor = life.batch.open_batch(batch, header)
+    life.kernel.check_records(cursor)
+    portions = _read_all_by(life.kernel, cursor, count)
+    assert all(len(portion) <= count for portion in portions)
+    assert [record for portion in portions for record in portion] == life.batch.decode_batch(batch, header)
+
+
+@both_lives
+def test_invalid_records_are_found(life: Any) -> None:
+    rows = [(5, b"k", None), (4, None, b"v"), (-1, b"k", None), (10, b"k", None), (11, None, None), (11, b"", None)]
+    batch = life.build.build_batch(rows)
+
+    def found(needs_keys: bool, earliest: int, latest: int, most: int = 9) -> Any:
+        cursor = life.batch.open_batch(batch, read_header(batch))
+        return life.kernel.find_invalid(cursor, needs_keys, earliest, latest, most)
+
+    least, most = -(2**63), 2**63 - 1
+    assert found(False, least, most) == (0, [])
+    assert found(True, least, most) == (2, [(1, None), (4, None)])
+    assert found(False, 5, 10) == (3, [(1, 4), (4, 11), (5, 11)])
+    assert found(True, 5, 10) == (3, [(1, None), (4, None), (5, 11)])
+    assert found(True, 5, 10, 1) == (3, [(1, None)])

@@ -6,6 +6,7 @@ import pytest
 
 from tidelog.replication.follower import high_watermark
 from tidelog.replication.leader import UNKNOWN_OFFSET, FollowerFetch, Leader
+from tidelog.types import NO_EPOCH
 
 LAG_MS = 10_000
 
@@ -115,6 +116,24 @@ def test_edge_08_a_fetch_of_an_earlier_life_that_comes_late_counts_for_nothing()
     assert (one.remotes[2].log_end_offset, one.high_watermark) == (6, 6)
     one.follower_fetched(FollowerFetch(2, 10, 0, 9), 0)
     assert one.high_watermark == 10
+
+
+def test_edge_34_a_late_fetch_of_the_same_life_does_not_take_a_follower_back():
+    """Seed 996: bytes of a closed connection. The follower had no news, so it never told its position again."""
+    one = leader([1, 2, 3])
+    for offset, now_ms in ((4, 100), (10, 200), (4, 300)):
+        one.follower_fetched(FollowerFetch(2, offset, 0, 9), now_ms)
+    assert (one.remotes[2].log_end_offset, one.remotes[2].last_fetch_ms) == (10, 200)
+    one.follower_fetched(FollowerFetch(2, 4, 0, 10), 400)
+    assert one.remotes[2].log_end_offset == 4, "a new life may have lost something"
+
+
+@pytest.mark.parametrize("epoch", [NO_EPOCH, 9])
+def test_a_follower_that_cannot_tell_its_life_is_believed(epoch):
+    one = leader([1, 2, 3])
+    for offset in (10, 4):
+        one.follower_fetched(FollowerFetch(2, offset, 0, epoch), 0)
+    assert one.remotes[2].log_end_offset == (4 if epoch == NO_EPOCH else 10)
 
 
 def test_a_stranger_moves_nothing():
@@ -312,6 +331,44 @@ def test_the_low_watermark_is_the_smallest_living_log_start():
     fetch(one, 2, 10, start=5)
     fetch(one, 3, 10, start=3)
     assert one.low_watermark(7) == 3
+    one.isr_changed([1])
     for alive, expected in (([1, 2], 5), ([1], 7), ([1, 2, 3], 3)):
         one.brokers_changed(alive, 0)
         assert one.low_watermark(7) == expected
+
+
+def test_a_replica_that_may_be_elected_holds_the_low_watermark_back_though_it_is_not_alive() -> None:
+    one = leader([1, 2, 3], end=10, hw=10)
+    fetch(one, 2, 10, start=5)
+    fetch(one, 3, 10, start=3)
+    one.brokers_changed([1], 0)
+    assert one.low_watermark(7) == 3
+    one.isr_changed([1, 2])
+    assert one.low_watermark(7) == 5
+    one.isr_changed([1], elr=[3])
+    assert one.low_watermark(7) == 3
+    one.isr_changed([1])
+    one.isr_asked_for([1, 2])
+    assert one.low_watermark(7) == 5, "the controller may have granted it"
+
+
+def test_a_follower_joins_the_isr_only_with_a_log_start_at_what_was_deleted() -> None:
+    """It may lead next, and records whose deletion was acknowledged must not return."""
+    one = leader([1], end=10, hw=10)
+    fetch(one, 2, 10, start=0)
+    assert one.grown_isr(2) == (1, 2)
+    one.deletion_acknowledged(4)
+    one.deletion_acknowledged(2)
+    assert one.grown_isr(2) is None
+    fetch(one, 2, 10, start=4)
+    assert one.grown_isr(2) == (1, 2)
+
+
+def test_nothing_is_committed_while_a_replica_outside_the_isr_may_be_elected() -> None:
+    """The controller took 2 out of an ISR that was too small with one member (ELR); this leader would need only one."""
+    one = leader([1], end=10, hw=4)
+    one.elr = (2,)
+    assert not one.appended(12)
+    assert one.high_watermark == 4
+    assert one.isr_changed([1], elr=())
+    assert one.high_watermark == 12

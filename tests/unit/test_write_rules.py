@@ -6,12 +6,14 @@ import pytest
 
 from tests.logkit import batch, marker
 from tidelog.broker.topic_config import log_config, write_rules
-from tidelog.broker.write_rules import UNBOUNDED_MS, InvalidTimestampError, WriteRules, check, codec_of
+from tidelog.broker.write_rules import UNBOUNDED_MS, WriteRules, check, codec_of
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.topic import topic_config
-from tidelog.errors import CorruptBatchError, InvalidRecordError
+from tidelog.errors import CorruptBatchError, ErrorCode, InvalidRecordError, InvalidTimestampError
 from tidelog.records.batch import decode
-from tidelog.records.header import Codec, read_header
+from tidelog.records.build import build_batch
+from tidelog.records.header import Codec, read_header, seal
+from tidelog.records.validate import MAX_RECORD_ERRORS
 
 NOW = 1_700_000_000_000
 BROKER = BrokerConfig.load({"broker.id": "1", "log.dirs": "/data"})
@@ -139,3 +141,61 @@ def test_the_log_of_a_topic() -> None:
     )
     assert (config.retention_ms, config.segment_bytes) == (5, 1048577)
     assert (config.cleanup_compact, config.cleanup_delete) == (True, False)
+
+
+# Which records are refused
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_the_records_without_a_key_are_named(codec: Codec) -> None:
+    lacking = [number for number in range(100) if number % 10 == 3]
+    records = [(NOW, None if number in lacking else b"k", b"v") for number in range(100)]
+    with pytest.raises(InvalidRecordError, match="10 of 100 records have no key") as refused:
+        check(build_batch(records, codec=codec), WriteRules(needs_keys=True), NOW)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in refused.value.record_errors] == lacking
+    assert {error.message for error in refused.value.record_errors} == {
+        "Compacted topic cannot accept message without key"
+    }
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "lacking"),
+    [([NOW, NOW + 51, NOW - 101, -1], [1, 2]), ([NOW - 101, NOW - 100, NOW + 50], [0]), ([NOW, NOW + 10**15], [1])],
+)
+def test_the_records_out_of_time_are_named(timestamps: list[int], lacking: list[int]) -> None:
+    rules = WriteRules(timestamp_before_max_ms=100, timestamp_after_max_ms=50)
+    with pytest.raises(InvalidTimestampError) as refused:
+        check(build_batch([(timestamp, b"k", b"v") for timestamp in timestamps]), rules, NOW)
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert [error.batch_index for error in refused.value.record_errors] == lacking
+    number = lacking[0]
+    assert refused.value.record_errors[0].message == (
+        f"Timestamp {timestamps[number]} of message with offset {number} is out of range. "
+        f"The timestamp should be within [{NOW - 100}, {NOW + 50}]"
+    )
+
+
+def test_a_batch_with_both_faults_names_both() -> None:
+    """As in Kafka the code is INVALID_TIMESTAMP as soon as one of the records is out of time."""
+    rules = WriteRules(timestamp_after_max_ms=50, needs_keys=True)
+    with pytest.raises(InvalidTimestampError) as refused:
+        check(build_batch([(NOW, None, b"v"), (NOW, b"k", b"v"), (NOW + 51, b"k", b"v")]), rules, NOW)
+    assert [error.batch_index for error in refused.value.record_errors] == [0, 2]
+
+
+def test_a_refusal_names_only_so_many_records() -> None:
+    """A batch of a few kilobytes may hold millions of records, each of which would get a message."""
+    count = MAX_RECORD_ERRORS + 5
+    with pytest.raises(InvalidRecordError, match=f"{count} of {count} records") as refused:
+        check(build_batch([(NOW, None, b"")] * count, codec=Codec.ZSTD), WriteRules(needs_keys=True), NOW)
+    assert len(refused.value.record_errors) == MAX_RECORD_ERRORS
+
+
+def test_a_header_that_is_out_of_time_is_refused_even_if_no_record_is() -> None:
+    data = bytearray(build_batch([(NOW, b"k", b"v")]))
+    data[35:43] = (NOW + 10**9).to_bytes(8, "big")
+    seal(data)
+    with pytest.raises(InvalidTimestampError, match=r"header says .* message\.timestamp\.after\.max\.ms") as refused:
+        check(data, WriteRules(timestamp_after_max_ms=50), NOW)
+    assert not refused.value.record_errors

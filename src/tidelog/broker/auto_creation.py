@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.config.broker import BrokerConfig
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import Connection
 from tidelog.wire.messages.topics import (
     CreatableTopic,
@@ -78,7 +78,7 @@ class AutoCreation:
         assert isinstance(response, CreateTopicsResponse)
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                _log.warning("cannot create %s: %s", result.name, result.error_message or ErrorCode(result.error_code))
+                _log.warning("cannot create %s: %s", result.name, result.error_message or error_code(result.error_code))
 
 
 def _wanted(topic: str, config: BrokerConfig) -> CreatableTopic:

@@ -11,6 +11,7 @@ from tidelog.broker.auto_creation import AutoCreation
 from tidelog.broker.control.admin import TopicAdmin
 from tidelog.broker.control.shell import ControllerShell, ControlSettings
 from tidelog.broker.counts import TopicCounts
+from tidelog.broker.directory_losses import DirectoryLosses
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.dynamic_config import DynamicConfig
 from tidelog.broker.fetch_sessions import FetchSessions
@@ -19,29 +20,32 @@ from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.gauges import add_gauges
 from tidelog.broker.group.coordinator import GroupCoordinator
 from tidelog.broker.isr_changes import IsrChanges
-from tidelog.broker.membership import Membership, cluster_id, prepare_tree, register
+from tidelog.broker.membership import Membership, cluster_id, last_epoch, prepare_tree, register, set_last_epoch
 from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.metrics_http import serve_metrics
 from tidelog.broker.neighbours import Neighbours
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.refusals import Refusals
 from tidelog.broker.replicas import Replicas
+from tidelog.broker.request_order import RequestOrder
+from tidelog.broker.said import Said
+from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
 from tidelog.broker.topic_config import log_config, write_rules
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.topic import TopicConfig, validate_topic
 from tidelog.controller import nodes
-from tidelog.controller.image import Endpoint
+from tidelog.controller.image import ElectionDefaults, Endpoint
 from tidelog.controller.topics import Defaults
 from tidelog.coordination.port import Coordination, CoordinationError, Session, SessionState
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode, StorageError, TidelogError
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.metrics import Metrics
 from tidelog.net.channel import RequestChannel
 from tidelog.net.server import ServerLimits, SocketServer
 from tidelog.ports import Ports
-from tidelog.types import NO_EPOCH
+from tidelog.types import NO_EPOCH, Epoch
 from tidelog.wire.messages.controller import ControlledShutdownRequest, ControlledShutdownResponse
 
 _log = logging.getLogger(__name__)
@@ -51,7 +55,6 @@ _ONE_LIFE_S = 5.0
 _PATIENCE_S = 10.0
 """How long a broker waits before it complains."""
 _RETRY_S = 0.1
-ALTER_PARTITION_VERSION = 3
 CONTROLLED_SHUTDOWN_VERSION = 3
 
 
@@ -74,6 +77,7 @@ class Broker:
         self.metrics = Metrics()
         self.counts = TopicCounts(self.metrics)
         self.metadata = MetadataCache(self.clock)
+        self.request_order = RequestOrder()
         self.cluster_id = ""
         self.epoch = NO_EPOCH
         """Of this life: the creation id of the broker's node. Requests meant for an earlier one are void, and between
@@ -85,11 +89,12 @@ class Broker:
         self._membership = Membership(coordination, config["zookeeper.session.timeout.ms"], self._session_lost)
         self._coordination = coordination
         self.storage = Storage(config, ports, self._directory_offline)
+        self._directory_losses = DirectoryLosses(self.id, lambda: self.session)
         self.producer_ids = ProducerIds(self.id, lambda: self.session)
         self.fetch_sessions = FetchSessions(
             config["max.incremental.fetch.session.cache.slots"], self.clock, self.random, self.metrics
         )
-        self.refusals = Refusals()
+        self.refusals = Refusals(self.clock)
         self.auto_creation = AutoCreation(self)
         self._dispatcher = Dispatcher(SERVED, self.clock, self.metrics)
         self.channel = RequestChannel(
@@ -110,7 +115,7 @@ class Broker:
         self.isr_changes = IsrChanges(
             self.id,
             lambda: self.epoch,
-            lambda request: self.neighbours.ask_controller(request, ALTER_PARTITION_VERSION),
+            self.neighbours.ask_controller,
             self.metrics,
         )
         self.replicas = Replicas(
@@ -126,13 +131,13 @@ class Broker:
             lambda: int(self.config["replica.lag.time.max.ms"]),
             self.clock,
             lambda partition: self.groups.role_changed(partition),
+            Standing(lambda: self.is_current),
         )
         self.groups = GroupCoordinator(self)
         self.controller: ControllerShell
         self.topic_admin: TopicAdmin
         self._metrics_server: asyncio.Server | None = None
         self._rejoining: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
         self._isr_check: asyncio.Task[None] | None = None
         self._is_joining = True
         self._is_stopping = False
@@ -158,6 +163,7 @@ class Broker:
         """Returns when clients can be served."""
         await self._meet_the_cluster()
         await self.storage.open(self.id, self.cluster_id, self._log_config)
+        self._membership.former_epoch = self.storage.continuity.last_epoch
         add_gauges(self)
         self.controller = self._make_controller()
         self.topic_admin = TopicAdmin(
@@ -210,7 +216,7 @@ class Broker:
 
     async def _join(self) -> None:
         """Become a member, in the session of now or in the next if that one is over, until it works."""
-        self._is_joining, is_bound = True, True
+        self._is_joining, is_bound, said = True, True, Said()
         timeout_s = self.static_config["zookeeper.session.timeout.ms"] / 1000 + _ONE_LIFE_S
         while self.epoch == NO_EPOCH:
             try:
@@ -223,21 +229,47 @@ class Broker:
                 if not is_bound:
                     await self.dynamic_config.rebind(session)
                     is_bound = True
-                epoch = await register(session, self.id, self._registration(), self.clock, timeout_s)
+                epoch = await self._register(session, timeout_s)
                 await self.controller.start(session)
                 if session.state is not SessionState.LOST:
                     self.epoch = epoch
+                    self.fetchers.broker_epoch_changed()
             except CoordinationError as failure:
-                _log.warning("broker %d cannot join the cluster yet: %s", self.id, failure)
-                await asyncio.sleep(_RETRY_S)
+                if said.is_news(str(failure)):
+                    _log.warning("broker %d cannot join the cluster yet: %s", self.id, failure)
+                await self._membership.rest()
         self._is_joining = False
+        if self.storage.is_partly_offline:
+            self._directory_losses.tell()
         _log.info("broker %d of cluster %s is registered with epoch %d", self.id, self.cluster_id, self.epoch)
+
+    async def _register(self, session: Session, timeout_s: float) -> Epoch:
+        """The log directories note the new epoch first, then the store: so it never knows of one that they missed,
+        unless they were put back from a copy. And only then does the broker serve: a life that the store does not know
+        of ended before it had a part in anything, and has missed nothing."""
+        noted, is_last = await last_epoch(session, self.id)
+        self.storage.compare(noted)
+        former = self._membership.is_former
+        registration = self._registration()
+        since, last = self.storage.continuity
+        if noted != NO_EPOCH and 0 <= since <= last:
+            registration = registration._replace(last_epoch=nodes.EVERY_EPOCH)
+        epoch = await register(session, self.id, registration, self.clock, timeout_s, former, [is_last])
+        await self.storage.registered(epoch)
+        if self.storage.is_offline:
+            raise StorageError(f"no log directory could note broker epoch {epoch}")  # nor will this life serve
+        await set_last_epoch(session, self.id, epoch, is_last.version)
+        return epoch
 
     def _make_controller(self) -> ControllerShell:
         settings = ControlSettings(
             listener=self.inter_broker_listener,
+            socket_timeout_ms=lambda: int(self.config["controller.socket.timeout.ms"]),
+            isolation_timeout_ms=self.static_config["zookeeper.session.timeout.ms"],
             delete_topic_enable=self.static_config["delete.topic.enable"],
-            unclean_by_default=lambda: bool(self.config["unclean.leader.election.enable"]),
+            election_defaults=lambda: ElectionDefaults(
+                self.config["unclean.leader.election.enable"], self.config["min.insync.replicas"]
+            ),
             auto_leader_rebalance_enable=self.static_config["auto.leader.rebalance.enable"],
             leader_imbalance_check_interval_s=self.static_config["leader.imbalance.check.interval.seconds"],
             leader_imbalance_per_broker_percentage=self.static_config["leader.imbalance.per.broker.percentage"],
@@ -256,6 +288,9 @@ class Broker:
                 for one in config.advertised_listeners
             ),
             config["broker.rack"],
+            intact_since=self.storage.continuity.intact_since,
+            last_epoch=self.storage.continuity.last_epoch,
+            has_failed_directory=self.storage.is_partly_offline,
         )
 
     # Settings
@@ -287,15 +322,7 @@ class Broker:
         if self.storage.is_offline:
             self.fail(f"the last log directory is offline: {directory.path}: {directory.offline}")
         else:
-            self._telling = asyncio.ensure_future(self._tell_of_lost_directory())
-
-    async def _tell_of_lost_directory(self) -> None:
-        """The controller asks then what is left, and gives what is lost to others."""
-        event = nodes.encode_log_dir_event(self.id)
-        try:
-            await self.session.create(nodes.LOG_DIR_EVENT_PREFIX, event, sequential=True)
-        except CoordinationError as failure:
-            _log.warning("the controller was not told of the lost log directory: %s", failure)
+            self._directory_losses.tell()
 
     def fail(self, why: str) -> None:
         """The broker cannot go on: whoever runs it stops it and exits with an error."""
@@ -366,6 +393,7 @@ class Broker:
         await self._dispatcher.close()
         if self._isr_check is not None:
             self._isr_check.cancel()
+        await self._directory_losses.stop()
         await self.groups.close()
         await self.isr_changes.stop()
         await self.fetchers.stop()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from tidelog.broker.partition import Partition
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import TidelogError, error_code
 from tidelog.log.trimming import restart_at, truncate_to
 from tidelog.net.calling import Connection
 from tidelog.replication.follower import CutTo, EpochAnswer, Extent, StartAt, out_of_range
@@ -36,7 +36,17 @@ Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 class Copying:
     """One partition in one term of its leader."""
 
-    __slots__ = ("asked_in", "asked_offset", "epoch", "failures", "is_in_line", "is_resting", "partition", "repair")
+    __slots__ = (
+        "asked_in",
+        "asked_offset",
+        "epoch",
+        "failures",
+        "is_in_line",
+        "is_resting",
+        "partition",
+        "repair",
+        "told_log_start",
+    )
 
     def __init__(self, partition: Partition, epoch: Epoch) -> None:
         self.partition = partition
@@ -52,6 +62,8 @@ class Copying:
         """What the leader was last asked for in this term; an answer to anything else is void."""
         self.asked_in = 0
         """The request that asked for it; answers to earlier ones are void too."""
+        self.told_log_start: Offset = NOT_ASKED
+        """The log start that the leader was last told."""
 
     @property
     def is_over(self) -> bool:
@@ -148,6 +160,6 @@ class Repairs:
         return EpochAnswer(answer.leader_epoch, answer.end_offset)
 
 
-def _check(error_code: int, one: Copying) -> None:
-    if error_code:
-        raise TidelogError(f"the leader answers {ErrorCode(error_code).name} for {one.partition.name}")
+def _check(code: int, one: Copying) -> None:
+    if code:
+        raise TidelogError(f"the leader answers {error_code(code).name} for {one.partition.name}")

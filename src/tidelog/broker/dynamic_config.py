@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 TOPICS = "topics"
 BROKERS = "brokers"
 DEFAULT_ENTITY = "<default>"
+_KEEP_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _PURGE_AFTER_NS = 15 * 60 * 10**9
 _RETRY_S = 0.5
 _AT_A_TIME = 64
@@ -58,6 +59,8 @@ class DynamicConfig:
         self._own = str(broker_id)
         self._brokers: dict[str, Overrides] = {self._own: {}, DEFAULT_ENTITY: {}}
         self._topics: dict[str, Overrides] = {}
+        self._unreadable: dict[str, str] = {}
+        """Topics whose node cannot be read, and why. What was known of them before still holds."""
         self._resolved: dict[str, TopicConfig] = {}
         self._topic_listeners: list[Callable[[str, TopicConfig], None]] = []
         self._broker_listeners: list[Callable[[BrokerConfig], None]] = []
@@ -69,10 +72,13 @@ class DynamicConfig:
     # Reading
 
     def topic_config(self, topic: str) -> TopicConfig:
-        """From the cache; a topic without overrides has what the broker gives."""
+        """From the cache; a topic without overrides has what the broker gives. One whose overrides were never readable
+        deletes nothing: they may have said so."""
         found = self._resolved.get(topic)
         if found is None:
-            found = self._resolved[topic] = topic_config(self.broker_config, self.topic_overrides(topic))
+            is_unknown = topic in self._unreadable and topic not in self._topics
+            overrides = _KEEP_ALL if is_unknown else self.topic_overrides(topic)
+            found = self._resolved[topic] = topic_config(self.broker_config, overrides)
         return found
 
     def topic_overrides(self, topic: str) -> Overrides:
@@ -109,9 +115,17 @@ class DynamicConfig:
 
     async def stored(self, kind: str, name: str) -> Overrides:
         """What is set now for a topic, a broker or DEFAULT_ENTITY, read from coordination."""
+        try:
+            return await self._read(kind, name)
+        except nodes.BadNodeError as failure:
+            _log.warning("settings are passed over: %s", failure)
+            return {}
+
+    async def _read(self, kind: str, name: str) -> Overrides:
+        """BadNodeError if the node does not hold settings."""
         path = nodes.config_path(kind, name)
         try:
-            return _decode(path, (await self._session.get(path)).data)
+            return nodes.decode_config(path, (await self._session.get(path)).data)
         except NoNodeError:
             return {}
 
@@ -144,8 +158,10 @@ class DynamicConfig:
 
     async def refresh_topic(self, topic: str) -> TopicConfig:
         """Read a topic's node now: a topic comes and goes without a notification. For who creates its first log here,
-        and for who describes it."""
+        and for who describes it. BadNodeError if the node cannot be read."""
         await self._refresh(TOPICS, topic)
+        if topic in self._unreadable:
+            raise nodes.BadNodeError(self._unreadable[topic])
         return self.topic_config(topic)
 
     async def _read_all(self) -> None:
@@ -160,7 +176,7 @@ class DynamicConfig:
         for start in range(0, len(topics), _AT_A_TIME):
             await asyncio.gather(*(self._refresh(TOPICS, topic) for topic in topics[start : start + _AT_A_TIME]))
         present = dict.fromkeys(topics)
-        for topic in [topic for topic in self._topics if topic not in present]:
+        for topic in [topic for topic in (*self._topics, *self._unreadable) if topic not in present]:
             self._take_topic(topic, {})
 
     async def _note_notifications(self) -> list[str]:
@@ -177,6 +193,7 @@ class DynamicConfig:
 
     async def _follow(self) -> None:
         """Until the session is over; `rebind` starts anew."""
+        is_failing = False
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -184,11 +201,14 @@ class DynamicConfig:
                 for name in await self._note_notifications():
                     await self._hear(f"{nodes.CONFIG_CHANGES}/{name}")
                 await self._purge()
+                is_failing = False
             except SessionLostError:
                 return
             except CoordinationError as failure:
                 # Nothing may be missed: what was noted as seen is forgotten, and all of it is read again.
-                _log.warning("settings that changed cannot be read yet: %s", failure)
+                if not is_failing:  # the store may be away for hours
+                    _log.warning("settings that changed cannot be read yet: %s", failure)
+                is_failing = True
                 await asyncio.sleep(_RETRY_S)
                 self._seen_ns.clear()
                 self._changed.set()
@@ -218,19 +238,33 @@ class DynamicConfig:
         """Read one node and take what is in it. Kinds that do not concern a broker are none of ours."""
         if kind != TOPICS and (kind != BROKERS or name not in self._brokers):
             return
-        overrides = await self.stored(kind, name)
+        try:
+            overrides = await self._read(kind, name)
+        except nodes.BadNodeError as failure:
+            self._keep(kind, name, str(failure))
+            return
         if kind == TOPICS:
             self._take_topic(name, overrides)
         else:
             self._take_broker(name, overrides)
 
+    def _keep(self, kind: str, name: str, reason: str) -> None:
+        """What cannot be read changes nothing: settings that were known still hold."""
+        if kind != TOPICS:
+            _log.error("the settings of %s %s stay as they are: %s", kind, name, reason)
+        elif self._unreadable.get(name) != reason:
+            _log.error("the settings of topic %s stay as they are known: %s", name, reason)
+            self._unreadable[name] = reason
+            self._resolved.pop(name, None)
+
     def _take_topic(self, topic: str, overrides: Overrides) -> None:
         before = self.topic_overrides(topic)
+        was_unreadable = self._unreadable.pop(topic, None) is not None
         if overrides:
             self._topics[topic] = overrides
         else:
             self._topics.pop(topic, None)
-        if overrides == before:
+        if overrides == before and not was_unreadable:
             return
         self._resolved.pop(topic, None)
         for listener in self._topic_listeners:

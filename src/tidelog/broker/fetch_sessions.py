@@ -45,13 +45,16 @@ class FetchItem:
         "current_leader_epoch",
         "diverges",
         "fetch_offset",
+        "given_at",
         "index",
         "key",
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
+        "named_in",
         "partition",
         "session",
+        "times_named",
         "told_high_watermark",
         "told_log_start",
         "topic",
@@ -66,6 +69,9 @@ class FetchItem:
         self.topic_id = topic_id
         self.index = index
         self.partition: Partition | None = None
+        """The partition whose changes this item hears of; None while it is not watched."""
+        self.times_named = 0
+        """How often the client has said what it wants of this partition: tells one position from the next."""
         self.fetch_offset: Offset = 0
         self.max_bytes = 0
         self.current_leader_epoch = NO_EPOCH
@@ -76,12 +82,18 @@ class FetchItem:
         """The client's log and this one part before what it asks for, and the answer says where."""
         self.told_high_watermark = -1
         self.told_log_start = -1
+        self.named_in = 0
+        """The request of the session that named the partition last."""
+        self.given_at = 0
+        """The naming of the partition for which records were last given; see `is_news`."""
 
     def update(self, wanted: FetchPartition) -> None:
         if wanted.fetch_offset <= self.fetch_offset or wanted.current_leader_epoch != self.current_leader_epoch:
             # Not named because it has read on. It may have passed over an answer, as a follower does that has begun to
             # follow anew meanwhile, and would never hear of a HW that was told in it and moves no more.
             self.told_high_watermark = self.told_log_start = -1
+        self.times_named += 1
+        self.named_in = self.session.requests
         self.fetch_offset = wanted.fetch_offset
         self.max_bytes = wanted.partition_max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
@@ -112,16 +124,27 @@ class FetchItem:
             self.partition = partition
             partition.watchers[self] = None
 
-    def is_news(self, answer: FetchResponsePartitionData) -> bool:
-        """Whether an incremental answer has to carry this; remembers what is told."""
+    def is_news(self, answer: FetchResponsePartitionData, request: int) -> bool:
+        """Whether an incremental answer has to carry this; remembers what is told. `request` is the one it answers.
+
+        A follower has several fetches under way, and they may wait for the device. It passes over an answer to a fetch
+        from before it named the partition, and over a second answer to a position whose records it has taken. What is
+        told there is therefore not known to it.
+        """
+        has_records = answer.records is not None and len(answer.records) > 0
         told = (
             answer.high_watermark == self.told_high_watermark
             and answer.log_start_offset == self.told_log_start
             and not answer.error_code
             and not self.diverges
-            and (answer.records is None or len(answer.records) == 0)
+            and not has_records
         )
-        self.told_high_watermark, self.told_log_start = answer.high_watermark, answer.log_start_offset
+        if request < self.named_in:
+            return not told
+        if self.given_at != self.times_named:
+            self.told_high_watermark, self.told_log_start = answer.high_watermark, answer.log_start_offset
+        if has_records:
+            self.given_at = self.times_named
         return not told
 
 
@@ -138,6 +161,8 @@ class FetchSession:
         self.items: dict[Key, FetchItem] = {}
         self.dirty: dict[FetchItem, None] = {}
         self.parked: Parked | None = None
+        self.requests = 0
+        """How many fetches of this session there were."""
         self.last_used_ms = now_ms
 
     def add(self, wanted: FetchPartition, topic: str | None, topic_id: bytes) -> FetchItem:

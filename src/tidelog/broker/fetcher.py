@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from typing import TypeAlias
 
 from tidelog.broker.copying import NOT_ASKED, Copying, Repairs
 from tidelog.broker.partition import Partition
-from tidelog.errors import CorruptBatchError, ErrorCode, StorageError, TidelogError
+from tidelog.broker.said import Said
+from tidelog.errors import CorruptBatchError, ErrorCode, LaterEpochError, StorageError, TidelogError, error_code
 from tidelog.log.trimming import advance_log_start
 from tidelog.net.calling import Connection
 from tidelog.replication.follower import EpochAnswer
@@ -36,6 +38,8 @@ _TELLS_DIVERGENCE, _HAS_REPLICA_STATE = 12, 15
 _NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, 2**31 - 1
 _FIRST_REST_MS = 20
 _TURN_S = 0.02
+_GATHER_STARTS_S = 0.05
+"""Log starts that move within this time share a checkpoint: retention moves those of many partitions."""
 _WORTH_TELLING = 5
 _LASTING = 20
 """As many failures as make a rest a long one."""
@@ -85,6 +89,11 @@ class Fetcher:
         self._changed: dict[TopicPartition, None] = {}
         """Whose position the leader does not know yet."""
         self._forgotten: dict[TopicPartition, bytes] = {}
+        self._flushing: dict[TopicPartition, bytes] = {}
+        """Set aside until they are synced. The leader is told to forget them only if it is asked for others first."""
+        self._moved_starts: dict[TopicPartition, None] = {}
+        """The leader is told of them when they are on the device."""
+        self._persisting: asyncio.Task[None] | None = None
         self._names: dict[bytes, str] = {}
         self._session_id = _NO_SESSION
         self._session_epoch = _FIRST_EPOCH
@@ -114,6 +123,7 @@ class Fetcher:
         one = self._copying[partition.name] = Copying(partition, epoch)
         self._names[partition.topic_id] = partition.name.topic
         self._forgotten.pop(partition.name, None)
+        self._flushing.pop(partition.name, None)
         self._changed[partition.name] = None
         log = partition.log
         if not len(log.epochs) and log.log_end_offset > log.high_watermark:
@@ -129,31 +139,53 @@ class Fetcher:
         self._changed.pop(partition.name, None)
         self._forgotten[partition.name] = partition.topic_id
         if one.repair is not None:
-            await asyncio.gather(one.repair, return_exceptions=True)
+            # It is never cancelled from here: other partitions may wait for the same flush.
+            await asyncio.gather(asyncio.shield(one.repair), return_exceptions=True)
 
     async def stop(self) -> None:
-        self._task.cancel()
+        tasks = [self._task] if self._persisting is None else [self._task, self._persisting]
+        for task in tasks:
+            task.cancel()
         repairs = [one.repair for one in self._copying.values() if one.repair is not None]
-        await asyncio.gather(self._task, *repairs, return_exceptions=True)
+        await asyncio.gather(*tasks, *repairs, return_exceptions=True)
         self._disconnect()
 
     # The loop
 
     async def _run(self) -> None:
-        failures = 0
+        failures, said = 0, Said()
         while True:
             self._wake.clear()
-            if not any(not one.is_resting for one in self._copying.values()) and not self._forgotten:
+            if not self._may_ask():
                 await self._wake.wait()
                 continue
             try:
                 await self._fetch_once()
                 failures = 0
+                said.is_over()
+                continue
             except (TidelogError, OSError) as failure:
-                _log.info("fetching from broker %d will be tried again: %s", self.leader, failure)
-                self._disconnect()
-                failures += 1
-                await asyncio.sleep(self._settings.rest_s(failures))
+                if said.is_news(str(failure)):
+                    _log.info("fetching from broker %d will be tried again: %s", self.leader, failure)
+            except Exception as failure:  # whatever it is: without this task its partitions would silently fall behind
+                if said.is_news(repr(failure)):
+                    _log.exception("fetching from broker %d failed unexpectedly; it is tried again", self.leader)
+            self._disconnect()
+            failures += 1
+            await asyncio.sleep(self._settings.rest_s(failures))
+
+    def _may_ask(self) -> bool:
+        """There is something to ask for, and this broker is registered.
+
+        Between two registrations its broker epoch is unknown, and a leader could not tell from which life of the broker
+        a fetch comes (edge case 32).
+        """
+        if self._broker_epoch() == NO_EPOCH:
+            return False
+        return bool(self._forgotten) or not all(one.is_resting for one in self._copying.values())
+
+    def broker_epoch_changed(self) -> None:
+        self._wake.set()
 
     async def _fetch_once(self) -> None:
         """One request and its answer.
@@ -164,6 +196,9 @@ class Fetcher:
         connection = await self._connected()
         await connection.drain()
         under_way = self._under_way
+        self._flush_due()
+        if not self._may_ask():
+            return
         self._send(connection)
         try:
             while under_way:
@@ -185,7 +220,10 @@ class Fetcher:
         """Once for all that became due together."""
         self._is_nudging = False
         is_held_back = self._session_id and len(self._under_way) == 1
-        if self._connection is not None and is_held_back and (self._changed or self._forgotten):
+        if self._connection is None or not is_held_back:
+            return
+        self._flush_due()
+        if (self._changed or self._forgotten) and self._may_ask():
             self._send(self._connection)
 
     async def _connected(self) -> Connection:
@@ -213,7 +251,7 @@ class Fetcher:
             self._session_epoch = 1 if self._session_epoch == _LAST_EPOCH else self._session_epoch + 1
 
     def _take_all(self, request: int, response: FetchResponse) -> None:
-        code = ErrorCode(response.error_code)
+        code = error_code(response.error_code)
         if code in _SESSION_LOST:
             self._begin_session()
             return
@@ -232,6 +270,8 @@ class Fetcher:
     def _request(self) -> FetchRequest:
         """A full one at first, then only what is new (KIP-227)."""
         is_full = self._session_epoch == _FIRST_EPOCH
+        self._forgotten.update(self._flushing)
+        self._flushing.clear()
         topics: dict[bytes, FetchTopic] = {}
         for name in list(self._copying) if is_full else list(self._changed):
             one = self._copying[name]
@@ -265,13 +305,14 @@ class Fetcher:
     def _position(self, one: Copying) -> FetchPartition:
         log = one.partition.log
         one.asked_offset, one.asked_in = log.log_end_offset, self._requests
+        one.told_log_start = log.durable_log_start
         tells_epoch = self._version >= _TELLS_DIVERGENCE and len(log.epochs)
         return FetchPartition(
             partition=one.partition.name.partition,
             current_leader_epoch=one.epoch,
             fetch_offset=log.log_end_offset,
             last_fetched_epoch=log.epochs.latest_epoch if tells_epoch else NO_EPOCH,
-            log_start_offset=log.log_start_offset,
+            log_start_offset=log.durable_log_start,
             partition_max_bytes=self._settings.max_bytes,
         )
 
@@ -287,7 +328,7 @@ class Fetcher:
     # Answers
 
     def _take(self, one: Copying, answer: FetchResponsePartitionData) -> None:
-        code = ErrorCode(answer.error_code)
+        code = error_code(answer.error_code)
         if code is ErrorCode.NONE and (answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0):
             told = EpochAnswer(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
             self._start_repair(one, self._repairs.cut_where_they_part(one, told))
@@ -303,15 +344,19 @@ class Fetcher:
     def _copy(self, one: Copying, answer: FetchResponsePartitionData) -> None:
         """Append, so the log end moves; then HW (S2.8); then what the leader no longer has."""
         partition, log = one.partition, one.partition.log
-        one.failures = 0
         try:
             if answer.records:
-                log.append_as_follower(answer.records)
+                log.append_as_follower(answer.records, one.epoch)
                 self._changed[partition.name] = None
+            one.failures = 0
             partition.leader_told(answer.high_watermark)
-            if answer.log_start_offset > log.log_start_offset:
+            if answer.log_start_offset > one.told_log_start:
                 advance_log_start(log, min(answer.log_start_offset, log.high_watermark))
-                self._changed[partition.name] = None
+                self._log_start_moved(one)
+        except LaterEpochError as failure:
+            # The leader has lost its term, and cut its log while it was answering. Nothing of the answer is taken.
+            _log.warning("an answer of broker %d is refused: %s", self.leader, failure)
+            self._rest_a_while(one, str(failure))
         except CorruptBatchError as failure:
             one.failures = _LASTING
             self._rest_a_while(one, str(failure))
@@ -349,8 +394,87 @@ class Fetcher:
         if self._copying.get(one.partition.name) is one:
             one.is_resting = False
             self._forgotten.pop(one.partition.name, None)
+            self._flushing.pop(one.partition.name, None)
             self._changed[one.partition.name] = None
             self._something_is_due()
+
+    # Flushes
+
+    def _flush_due(self) -> None:
+        """What flush.messages or flush.ms asks for is synced before the leader hears of it (S3.3, edge case 33).
+
+        All that is due in a log directory is synced at the same time. Other partitions do not wait for it.
+        """
+        is_full = self._session_epoch == _FIRST_EPOCH
+        due: dict[str, list[Copying]] = {}
+        for name in self._copying if is_full else self._changed:
+            one = self._copying[name]
+            if not one.is_resting and one.partition.log.flush_due:
+                due.setdefault(os.path.dirname(one.partition.log.directory), []).append(one)
+        for group in due.values():
+            for one in group:
+                one.is_resting = True
+                one.asked_offset = NOT_ASKED
+                self._changed.pop(one.partition.name, None)
+                self._flushing[one.partition.name] = one.partition.topic_id
+            flush = asyncio.ensure_future(self._flush(group))
+            for one in group:
+                one.repair = flush
+
+    async def _flush(self, group: list[Copying]) -> None:
+        results = await asyncio.gather(*(copying.partition.log.flush() for copying in group), return_exceptions=True)
+        for one, failure in zip(group, results, strict=True):
+            one.repair = None
+            if failure is None:
+                self._go_on(one)
+            elif isinstance(failure, StorageError):
+                _log.error("%s is no longer copied: %s", one.partition.name, failure)
+            else:
+                _log.error("%s could not be synced: %r", one.partition.name, failure)
+                self._rest_a_while(one, "it is tried again")
+
+    # Log starts
+
+    def _log_start_moved(self, one: Copying) -> None:
+        """The leader is told when it is on the device: then a deletion that it acknowledges stays done (S10.2)."""
+        name, log = one.partition.name, one.partition.log
+        if log.durable_log_start == log.log_start_offset:
+            self._changed[name] = None
+            return
+        self._moved_starts[name] = None
+        if self._persisting is None:
+            self._persisting = asyncio.ensure_future(self._persist_log_starts())
+
+    async def _persist_log_starts(self) -> None:
+        try:
+            while self._moved_starts:
+                await asyncio.sleep(_GATHER_STARTS_S)
+                groups: dict[str, list[Copying]] = {}
+                for name in self._moved_starts:
+                    if (one := self._copying.get(name)) is not None:
+                        groups.setdefault(os.path.dirname(one.partition.log.directory), []).append(one)
+                self._moved_starts.clear()
+                await asyncio.gather(*map(self._persist_together, groups.values()))
+        finally:
+            self._persisting = None
+
+    async def _persist_together(self, group: list[Copying]) -> None:
+        """One checkpoint of their log directory holds the log starts of all of them."""
+        failed: StorageError | None = None
+        try:
+            await group[0].partition.log.persist_checkpoints()
+        except StorageError as failure:
+            failed = failure
+        for one in group:
+            name = one.partition.name
+            if self._copying.get(name) is not one or one.is_resting:
+                continue  # when it goes on, it is named with what is on the device then
+            if failed is None:
+                self._changed[name] = None
+            else:
+                self._set_aside(one)
+                _log.error("%s is no longer copied: %s", name, failed)
+        self._something_is_due()
 
     # Repairs
 
@@ -361,8 +485,10 @@ class Fetcher:
     async def _repair(self, one: Copying, steps: Awaitable[None]) -> None:
         try:
             await steps
-        except (TidelogError, OSError) as failure:
-            _log.warning("%s could not be brought in line with its leader: %s", one.partition.name, failure)
+        except Exception as failure:  # whatever it is: it is tried again
+            is_expected = isinstance(failure, (TidelogError, OSError))
+            message = "%s could not be brought in line with its leader: %s"
+            _log.warning(message, one.partition.name, failure, exc_info=not is_expected)
             one.repair = None
             self._rest_a_while(one, "it is tried again")
             return

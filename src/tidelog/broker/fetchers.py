@@ -49,6 +49,11 @@ class Fetchers:
         fetcher = self._of.get(name)
         return fetcher is not None and fetcher.is_asking(name)
 
+    def broker_epoch_changed(self) -> None:
+        """This broker is registered again; until now its fetchers waited (edge case 32)."""
+        for fetcher in self._fetchers.values():
+            fetcher.broker_epoch_changed()
+
     async def release(self, partition: Partition) -> None:
         """When this returns nobody copies it any more."""
         fetcher = self._of.pop(partition.name, None)

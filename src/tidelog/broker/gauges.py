@@ -43,6 +43,8 @@ def add_gauges(broker: Broker) -> None:
         "kafka_log_log_manager_offline_log_directory_count",
         lambda: sum(directory.offline is not None for directory in broker.storage.directories),
     )
+    gauge("kafka_log_log_manager_stray_log_count", lambda: len(broker.storage.strays))
+    gauge("kafka_log_log_manager_stray_log_bytes", lambda: sum(stray.size_bytes for stray in broker.storage.strays))
     gauge("kafka_server_socket_server_metrics_connection_count", lambda: broker.server.connection_count)
     gauge("kafka_server_kafka_server_broker_state", lambda: broker.state)
     gauge("kafka_server_session_is_current", lambda: int(broker.is_current))

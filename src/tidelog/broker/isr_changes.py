@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from tidelog.broker.partition import Partition
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.broker.said import Said
+from tidelog.controller.asked_before import mark_asked_before
+from tidelog.controller.elr_tags import elr_of
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.metrics import Metrics
 from tidelog.replication.leader import Leader
-from tidelog.types import BrokerId, Epoch, TopicPartition
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 from tidelog.wire.messages.controller import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -23,20 +26,25 @@ from tidelog.wire.messages.controller import (
 
 _log = logging.getLogger(__name__)
 
+_VERSION, _WITHOUT_EPOCHS = 3, 2
+"""Of AlterPartition: with and without the members' broker epochs."""
 _RETRY_S = 0.05
+_CONFIRM_S = 1.0
+"""How long a client's request waits for the controller's word on who leads."""
 _WORTH_ANOTHER_TRY = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT)
+_OVERTAKEN = (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 class Sender(Protocol):
     """Brings a request to whoever is controller now."""
 
-    def __call__(self, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]: ...
+    def __call__(self, request: AlterPartitionRequest, version: int) -> Awaitable[AlterPartitionResponse]: ...
 
 
 class _Proposal:
     """What one leader asks for; void when its term is over."""
 
-    __slots__ = ("epochs", "isr", "leader", "partition")
+    __slots__ = ("epochs", "isr", "leader", "partition", "tries")
 
     def __init__(self, partition: Partition, leader: Leader, isr: tuple[BrokerId, ...], epochs: list[Epoch]) -> None:
         self.partition = partition
@@ -45,6 +53,16 @@ class _Proposal:
         self.epochs = epochs
         """Of the lives of the members that the leader has seen in sync. A later one may have lost what it had, and
         must not join because this is asked for again (edge case 8)."""
+        self.tries = 0
+
+    @property
+    def version(self) -> int:
+        """Of the request that asks for it.
+
+        A follower that joins and cannot tell its broker epoch (Fetch below v15) is asked for in one that has none.
+        """
+        joining = [epoch for member, epoch in zip(self.isr, self.epochs, strict=True) if member not in self.leader.isr]
+        return _VERSION if NO_EPOCH not in joining else _WITHOUT_EPOCHS
 
     @property
     def is_void(self) -> bool:
@@ -69,14 +87,14 @@ class IsrChanges:
         self._send = send
         self._proposals: dict[TopicPartition, _Proposal] = {}
         self._task: asyncio.Task[None] | None = None
+        self._said = Said()
 
     def propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None:
         """From here on both sets count, until the controller has answered (S3.4)."""
         leader = partition.leader
         assert leader is not None
         leader.isr_asked_for(isr)
-        epochs = [self._epoch_of(member, leader) for member in isr]
-        self._proposals[partition.name] = _Proposal(partition, leader, isr, epochs)
+        self._proposals[partition.name] = self._proposal(partition, leader, isr)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
@@ -92,35 +110,69 @@ class IsrChanges:
             self._proposals = dict(asked)
             if not asked:
                 return
+            version = max(one.version for one in asked.values())
+            asked = {name: one for name, one in asked.items() if one.version == version}
+            for proposal in asked.values():
+                proposal.tries += 1
             try:
-                response = await self._send(self._request(asked))
+                response = await self._send(self._request(asked, version), version)
+                if response.error_code == ErrorCode.NONE:
+                    self._said.is_over()
+                    self._take(asked, response)
+                    continue
+                why = error_code(response.error_code).name
+                if self._said.is_news(why):
+                    _log.info("the controller does not take ISR changes: %s", why)
             except (TidelogError, OSError) as failure:
-                _log.info("the controller cannot be asked for ISR changes yet: %s", failure)
-                await asyncio.sleep(_RETRY_S)
-                continue
-            if response.error_code != ErrorCode.NONE:
-                _log.info("the controller does not take ISR changes: %s", ErrorCode(response.error_code).name)
-                await asyncio.sleep(_RETRY_S)
-                continue
-            self._take(asked, response)
+                if self._said.is_news(str(failure)):
+                    _log.info("the controller cannot be asked for ISR changes yet: %s", failure)
+            except Exception:  # whatever it is: without this task no ISR of this broker's partitions changes any more
+                _log.exception("asking for ISR changes failed unexpectedly; it is tried again")
+            await asyncio.sleep(_RETRY_S)
 
-    def _request(self, asked: Mapping[TopicPartition, _Proposal]) -> AlterPartitionRequest:
+    async def confirm(self, partition: Partition, leader: Leader) -> bool:
+        """Whether the controller, asked now, still takes this broker for the leader of this term.
+
+        It is asked for the ISR as it is, which changes nothing: a state that this leader does not know is refused.
+        """
+        asked = {partition.name: self._proposal(partition, leader, leader.isr)}
+        try:
+            async with asyncio.timeout(_CONFIRM_S):
+                response = await self._send(self._request(asked, _VERSION), _VERSION)
+        except (TidelogError, OSError) as failure:
+            _log.info("the controller does not say whether %s is still led here: %s", partition.name, failure)
+            return False
+        answers = [answer for topic in response.topics for answer in topic.partitions]
+        return any(
+            answer.error_code == ErrorCode.NONE
+            and (answer.leader_id, answer.leader_epoch) == (self._broker_id, leader.epoch)
+            for answer in answers
+        )
+
+    def _proposal(self, partition: Partition, leader: Leader, isr: tuple[BrokerId, ...]) -> _Proposal:
+        return _Proposal(partition, leader, isr, [self._epoch_of(member, leader) for member in isr])
+
+    def _request(self, asked: Mapping[TopicPartition, _Proposal], version: int) -> AlterPartitionRequest:
         topics: dict[str, AlterPartitionRequestTopicData] = {}
         for name, one in asked.items():
             topic = topics.setdefault(
                 name.topic, AlterPartitionRequestTopicData(topic_name=name.topic, topic_id=one.partition.topic_id)
             )
-            topic.partitions.append(
-                AlterPartitionRequestPartitionData(
-                    partition_index=name.partition,
-                    leader_epoch=one.leader.epoch,
-                    new_isr_with_epochs=[
-                        BrokerState(broker_id=member, broker_epoch=epoch)
-                        for member, epoch in zip(one.isr, one.epochs, strict=True)
-                    ],
-                    partition_epoch=one.partition.partition_epoch,
-                )
+            data = AlterPartitionRequestPartitionData(
+                partition_index=name.partition,
+                leader_epoch=one.leader.epoch,
+                partition_epoch=one.partition.partition_epoch,
             )
+            if version == _WITHOUT_EPOCHS:
+                data.new_isr = list(one.isr)
+            else:
+                data.new_isr_with_epochs = [
+                    BrokerState(broker_id=member, broker_epoch=epoch)
+                    for member, epoch in zip(one.isr, one.epochs, strict=True)
+                ]
+            if one.tries > 1:
+                mark_asked_before(data)
+            topic.partitions.append(data)
         return AlterPartitionRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
         )
@@ -145,18 +197,19 @@ class IsrChanges:
             del self._proposals[name]
         if one.is_void:
             return
-        code = ErrorCode(answer.error_code)
+        code = error_code(answer.error_code)
         if code is ErrorCode.NONE:
             if answer.partition_epoch > one.partition.partition_epoch:
                 (self._expands if len(answer.isr) > len(one.leader.isr) else self._shrinks).add()
                 one.partition.partition_epoch = answer.partition_epoch
-                one.partition.isr_changed(answer.isr)
+                one.partition.isr_changed(answer.isr, elr=elr_of(answer))
             else:
                 one.leader.isr_refused()
         elif code in _WORTH_ANOTHER_TRY:
             self._proposals[name] = one
-        elif code is ErrorCode.INVALID_UPDATE_VERSION:
+        elif code in _OVERTAKEN:
             # The node moved on without us: what it holds now comes with a LeaderAndIsr, and both sets count until then.
+            # What was asked for may have been granted before that, by an answer that was lost.
             _log.info("the ISR of %s was changed by the controller first", name)
         else:
             self._failed.add()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from tidelog.controller.elr_tags import elr_of, last_known_elr_of
 from tidelog.ports import Clock
 from tidelog.types import BrokerId, Epoch
 from tidelog.wire import ZERO_UUID
@@ -36,9 +37,21 @@ class LiveBroker(NamedTuple):
 class PartitionMetadata(NamedTuple):
     leader: BrokerId
     leader_epoch: Epoch
+    partition_epoch: int
+    """The version of the partition's state: it rises with each change of the leader or the ISR."""
     isr: tuple[BrokerId, ...]
     replicas: tuple[BrokerId, ...]
     offline_replicas: tuple[BrokerId, ...]
+    elr: tuple[BrokerId, ...] = ()
+    """Replicas that may lead if no member of the ISR can; without a leader those that may lead when they are back."""
+    last_known_elr: tuple[BrokerId, ...] = ()
+    """Those that may have lost records since they were eligible."""
+
+    def is_older_than(self, known: PartitionMetadata) -> bool:
+        """Both of the same topic id. A state without epochs is never older: it tells that nothing is known."""
+        if self.leader_epoch < 0 or self.partition_epoch < 0:
+            return False
+        return (self.leader_epoch, self.partition_epoch) < (known.leader_epoch, known.partition_epoch)
 
 
 class TopicMetadata(NamedTuple):
@@ -141,22 +154,26 @@ class MetadataCache:
         return deleted
 
     def _apply_topic(self, name: str, topic_id: bytes, states: Iterable[UpdateMetadataPartitionState]) -> bool:
-        """True if the topic that was known is no more."""
+        """True if the topic that was known is no more.
+
+        An older state of a partition never replaces a newer one of the same topic id (edge case 42). The requests of
+        tidelog's controllers are in order when they come here; those of Kafka's may not be.
+        """
         known = was = self.topics.get(name)
-        if known is not None and topic_id != ZERO_UUID and known.topic_id != topic_id:
+        is_other = known is not None and topic_id != ZERO_UUID and known.topic_id != topic_id
+        states = list(states)
+        if is_other and states and all(state.leader == LEADER_DURING_DELETE for state in states):
+            return False  # the end of an earlier topic of this name, told late
+        if is_other:
             known = None  # deleted and created anew
         partitions = dict(known.partitions) if known is not None else {}
         for state in states:
             if state.leader == LEADER_DURING_DELETE:
                 partitions.pop(state.partition_index, None)
-            else:
-                partitions[state.partition_index] = PartitionMetadata(
-                    state.leader,
-                    state.leader_epoch,
-                    tuple(state.isr),
-                    tuple(state.replicas),
-                    tuple(state.offline_replicas),
-                )
+                continue
+            told, here = _told(state), partitions.get(state.partition_index)
+            if here is None or topic_id == ZERO_UUID or not told.is_older_than(here):
+                partitions[state.partition_index] = told
         self._forget(name)
         if partitions:
             self.topics[name] = TopicMetadata(name, topic_id, dict(sorted(partitions.items())))
@@ -187,6 +204,19 @@ class MetadataCache:
             timer.cancel()
             del self._waiting[future]
         return True
+
+
+def _told(state: UpdateMetadataPartitionState) -> PartitionMetadata:
+    return PartitionMetadata(
+        state.leader,
+        state.leader_epoch,
+        state.zk_version,
+        tuple(state.isr),
+        tuple(state.replicas),
+        tuple(state.offline_replicas),
+        elr_of(state),
+        last_known_elr_of(state),
+    )
 
 
 def _reachable(brokers: Mapping[BrokerId, LiveBroker], listener: str) -> list[LiveBroker]:

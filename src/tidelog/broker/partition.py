@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol
 
+from tidelog.broker.standing import Standing
 from tidelog.broker.write_rules import WriteRules
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.log import Appended, Log
@@ -34,9 +36,11 @@ class Watcher(Protocol):
 
 
 class IsrProposals(Protocol):
-    """Where a leader asks for another ISR."""
+    """Where a leader asks for another ISR, and whether it still leads."""
 
     def propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None: ...
+
+    async def confirm(self, partition: Partition, leader: Leader) -> bool: ...
 
 
 class Partition:
@@ -51,6 +55,7 @@ class Partition:
         proposals: IsrProposals,
         followers_seen: Mapping[BrokerId, int],
         role_changed: Callable[[Partition], None],
+        standing: Standing,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -70,6 +75,7 @@ class Partition:
         self._followers_seen = followers_seen
         """When each follower last fetched anything from this broker."""
         self._role_changed = role_changed
+        self._standing = standing
         self._awaiting_low_watermark: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
         self.awaiting_commit: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
         """Produces with acks=all by the offset that HW has to reach, lowest first."""
@@ -93,6 +99,7 @@ class Partition:
     def lead(self, leader: Leader) -> None:
         """This replica leads, from now on or still."""
         self.leader = leader
+        leader.may_commit = lambda: self._standing.may_commit(self)
         self.log.high_watermark = leader.high_watermark
         if leader.advance(self._now_ms()):
             self._tide_rose(leader)
@@ -119,7 +126,8 @@ class Partition:
             self._wake()
 
     def went_offline(self) -> None:
-        """Its log directory failed: nobody need wait for anything here."""
+        """Its log directory failed: this replica leads no more, proposes no ISR, and answers all who wait for it."""
+        self.leader = None
         self.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
         self._wake()
         self._role_changed(self)
@@ -140,12 +148,48 @@ class Partition:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.leader
 
+    # How sure this leader is
+
+    @property
+    def is_current(self) -> bool:
+        """The broker's session is surely alive: what is said now is said by a member of the cluster."""
+        return self._standing.is_current()
+
+    def check_term(self) -> None:
+        """RequestError unless its session is current and its HW has reached the start of its epoch (S1.3).
+
+        Until then a leader sends no client to its reset policy: the client is to look for the leader and to try again
+        (edge case 43).
+        """
+        leader = self.leader
+        if leader is None or self.log.high_watermark < leader.epoch_start_offset or not self.is_current:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    @property
+    def is_sole_candidate(self) -> bool:
+        """No other broker can have been elected while this one's session is current."""
+        return self.leader is not None and len(self.leader.maximal_isr) == 1
+
+    async def confirm_term(self) -> None:
+        """RequestError unless no other broker leads by now, be it that this one has not heard of it yet.
+
+        The controller is asked after the client's request came: what the client knows of a newer leader, the
+        controller knows too.
+        """
+        self.check_term()
+        leader = self.leader
+        assert leader is not None
+        if self.is_sole_candidate:
+            return
+        if not await self._proposals.confirm(self, leader) or self.leader is not leader:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
     # Append
 
     def append(self, batch: Buffer, header: BatchHeader) -> Appended:
         """Write one checked batch as the leader; `advance` moves HW when it may be seen."""
         leader = self.leader
-        if leader is None:
+        if leader is None or not self.is_current:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.log.append_as_leader(batch, leader.epoch, header=header)
 
@@ -174,16 +218,20 @@ class Partition:
 
     # Replication
 
-    def isr_changed(self, isr: Sequence[BrokerId], replicas: Sequence[BrokerId] | None = None) -> None:
-        """The controller says who is in sync."""
+    def isr_changed(
+        self, isr: Sequence[BrokerId], replicas: Sequence[BrokerId] | None = None, *, elr: Sequence[BrokerId] = ()
+    ) -> None:
+        """The controller says who is in sync, and who else may be elected."""
         self.isr = tuple(isr)
         leader = self.leader
         if leader is None:
             return
-        if leader.isr_changed(isr, replicas, self._now_ms()):
+        if leader.isr_changed(isr, replicas, self._now_ms(), elr):
             self._tide_rose(leader)
             self._wake()
         self._try_grow(leader)
+        if self._awaiting_low_watermark:
+            self._check_low_watermark(leader)
 
     def follower_fetched(self, fetch: FollowerFetch) -> None:
         """A valid fetch of this term: it tells what the follower has, may move HW, may bring it into the ISR (S2.7)."""
@@ -235,6 +283,11 @@ class Partition:
                 self._proposals.propose(self, grown)
                 return
 
+    def try_advance(self) -> None:
+        """The session is current again: HW moves if it was held back."""
+        if self.leader is not None:
+            self._try_advance(self.leader)
+
     def _try_advance(self, leader: Leader) -> None:
         if leader.advance(self._now_ms()):
             self._tide_rose(leader)
@@ -247,23 +300,37 @@ class Partition:
 
     @property
     def low_watermark(self) -> Offset:
-        """The smallest log start over the living replicas (S10.2)."""
+        """The smallest log start that is on the device, over the living replicas (S10.2)."""
         if self.leader is None:
-            return self.log.log_start_offset
-        return self.leader.low_watermark(self.log.log_start_offset)
+            return self.log.durable_log_start
+        return self.leader.low_watermark(self.log.durable_log_start)
 
     def when_low_watermark(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
-        """Called once, when every living replica has dropped what is before `offset`, or when that cannot be told."""
+        """Called once, when every living replica has dropped what is before `offset`, or when that cannot be told.
+
+        What is dropped stays dropped after a crash: this replica writes its log start down, the others do so before
+        they tell theirs.
+        """
         self._awaiting_low_watermark.append((offset, answer))
+        if self.log.durable_log_start < offset:
+            asyncio.ensure_future(self.log.persist_checkpoints()).add_done_callback(self._log_start_written)
         if self.leader is not None:
+            self._check_low_watermark(self.leader)
+
+    def _log_start_written(self, writing: asyncio.Future[None]) -> None:
+        """If it fails, the log directory is offline, and `went_offline` answers the deletions that wait."""
+        if not writing.cancelled() and writing.exception() is None and self.leader is not None:
             self._check_low_watermark(self.leader)
 
     def _check_low_watermark(self, leader: Leader) -> None:
         reached = self.low_watermark
         done = [entry for entry in self._awaiting_low_watermark if entry[0] <= reached]
         self._awaiting_low_watermark = [entry for entry in self._awaiting_low_watermark if entry[0] > reached]
-        for _, answer in done:
-            answer(ErrorCode.NONE)
+        code = self.written_result(leader)
+        for offset, answer in done:
+            if code is ErrorCode.NONE:
+                leader.deletion_acknowledged(offset)
+            answer(code)
 
     # Commits
 
@@ -273,17 +340,27 @@ class Partition:
         while waiting and waiting[0][0] <= leader.high_watermark:
             waiting.popleft()[1](self.commit_result(leader))
 
+    def written_result(self, leader: Leader) -> ErrorCode:
+        """What acks=1 is told of records that were written in this leader's term, or DeleteRecords of a log start.
+
+        After the term, or while the session may be over, another broker may lead: they may be cut off.
+        """
+        return ErrorCode.NONE if leader is self.leader and self.is_current else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
     def commit_result(self, leader: Leader) -> ErrorCode:
         """What acks=all is told of records that HW has passed (S3.2)."""
         if leader.has_enough_replicas():
-            return ErrorCode.NONE
+            return self.written_result(leader)
         return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def is_committed(self, offset: Offset) -> bool:
         return self.log.high_watermark >= offset
 
     def when_committed(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
-        """Called once, when HW reaches `offset` or when that cannot be any more."""
+        """Called once, when HW reaches `offset` or when that cannot be any more.
+
+        What stands there was written in the present term, or before it: what a former term wrote may be cut off.
+        """
         waiting = self.awaiting_commit
         if waiting and offset < waiting[-1][0]:
             insort(waiting, (offset, answer), key=itemgetter(0))  # a retry of what was written before others

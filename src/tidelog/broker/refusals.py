@@ -1,17 +1,26 @@
-"""Batches of idempotent producers that were refused and will come again: those behind them are not out of order.
+"""Batches of idempotent producers that were refused and will come again: those behind them come too early.
 
 A producer has several batches under way. If the first is refused for a passing reason, and the reason has passed before
 the second comes, that one finds a gap. OUT_OF_ORDER_SEQUENCE_NUMBER would be the truth, but librdkafka answers it
-with a new producer epoch, and what it has sent before and not heard of is then written twice. So whoever comes behind
-a refused batch hears the same as that one, until it has come again.
+with a new producer epoch, and what it has sent before and not heard of is then written twice. To take the second would
+be worse where the producer is unknown: librdkafka then believes that the first was written too (edge case 44). So what
+comes behind a refused batch hears the same as that one, until the refused one has come again.
+
+A new leader does not know what the former one refused, or what is still under way to it. There a batch behind a gap is
+refused for a passing reason as well. Clients send what was refused again in order, and the oldest first. So a refused
+batch that comes again, with nothing older before it, shows that its producer has nothing older to send: then a gap is
+a gap, and an unknown producer is one whose state has expired or was deleted.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
-from tidelog.types import Epoch, ProducerId
+from tidelog.log.producers import SequenceGapError, is_behind
+from tidelog.ports import Clock
+from tidelog.types import Epoch, Offset, ProducerId
 
 PASSING = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -21,15 +30,16 @@ PASSING = (
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
 """Why a batch is refused now and may be taken when it is sent again as it is."""
+LIFETIME_MS = 120_000
+"""Clients give a batch up after delivery.timeout.ms (2 minutes): then it does not come again."""
 _MOST = 10_000
-_HALF_OF_ALL_SEQUENCES = 2**30
-_SEQUENCE_MASK = 2**31 - 1
 
 
 class Sent(NamedTuple):
-    """A batch as its producer numbered it."""
+    """A batch as its producer named and numbered it."""
 
     topic: str
+    """The topic's name, or its id in hexadecimal digits where the request has ids."""
     partition: int
     producer_id: ProducerId
     epoch: Epoch
@@ -37,44 +47,91 @@ class Sent(NamedTuple):
 
     def is_behind(self, other: int) -> bool:
         """Whether it has a later sequence; they wrap."""
-        return 0 < (self.base_sequence - other) & _SEQUENCE_MASK < _HALF_OF_ALL_SEQUENCES
+        return is_behind(self.base_sequence, other)
 
 
 class _Refused(NamedTuple):
     epoch: Epoch
     first_sequence: int
     code: ErrorCode
+    since_ms: int
 
 
 class Refusals:
-    """The first refused batch of each producer and partition. At most so many; the oldest are forgotten."""
+    """The first refused batch of each producer and partition, for two minutes. Of more than `_MOST` the oldest go.
 
-    def __init__(self) -> None:
+    A producer whose refusal went that way is refused once more, for a passing reason.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._refused: dict[tuple[str, int, ProducerId], _Refused] = {}
+        """In the order of `since_ms`."""
 
     def __bool__(self) -> bool:
         return bool(self._refused)
 
     def refused(self, sent: Sent, code: ErrorCode) -> None:
         """It was refused for a passing reason."""
-        key = sent[:3]
-        known = self._refused.get(key)
-        if known is not None and known.epoch == sent.epoch and sent.is_behind(known.first_sequence):
+        key, now_ms = sent[:3], self._now_ms()
+        known = self._of(sent)
+        if known is not None and sent.is_behind(known.first_sequence):
             return
         self._refused.pop(key, None)
-        self._refused[key] = _Refused(sent.epoch, sent.base_sequence, code)
+        self._refused[key] = _Refused(sent.epoch, sent.base_sequence, code, now_ms)
+        self._forget_old(now_ms)
         if len(self._refused) > _MOST:
             del self._refused[next(iter(self._refused))]
 
     def taken(self, sent: Sent) -> None:
-        """It was written, or had been before."""
+        """It is in the log, and so is all that comes before it."""
         known = self._refused.get(sent[:3])
-        if known is not None and (known.epoch != sent.epoch or not sent.is_behind(known.first_sequence)):
+        if known is not None and (
+            known.epoch != sent.epoch
+            or known.first_sequence == sent.base_sequence
+            or sent.is_behind(known.first_sequence)
+        ):
             del self._refused[sent[:3]]
 
     def reason_for(self, sent: Sent) -> ErrorCode | None:
-        """Of one that does not follow what is in the log: what the one before it was told, if that was refused here."""
+        """Of a batch behind a gap: what the one before it was told, if that was refused here."""
+        known = self._of(sent)
+        return known.code if known is not None and sent.is_behind(known.first_sequence) else None
+
+    def comes_again(self, sent: Sent) -> bool:
+        """Whether it was refused here, and nothing older of its producer was."""
+        known = self._of(sent)
+        return known is not None and known.first_sequence == sent.base_sequence
+
+    def check_gap(self, sent: Sent, gap: SequenceGapError, epoch_start_offset: Offset) -> None:
+        """Of a batch behind a gap: raise what its producer is told, or return if the batch is to be written.
+
+        `epoch_start_offset` is where the leader's own epoch begins. What the producer has here from earlier epochs went
+        to a former leader, and so may have what is missing.
+        """
+        reason = self.reason_for(sent)
+        if reason is not None:
+            raise RequestError(reason, f"{gap}: an earlier batch was refused and has to come first")
+        if gap.is_unknown and self.comes_again(sent):
+            return
+        if self.comes_again(sent) or gap.last_offset >= epoch_start_offset:
+            raise gap
+        raise RequestError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{gap}: send this batch again after those that are not acknowledged"
+        )
+
+    def _of(self, sent: Sent) -> _Refused | None:
         known = self._refused.get(sent[:3])
-        if known is not None and known.epoch == sent.epoch and sent.is_behind(known.first_sequence):
-            return known.code
-        return None
+        if known is None or known.epoch != sent.epoch or self._is_over(known, self._now_ms()):
+            return None
+        return known
+
+    def _forget_old(self, now_ms: int) -> None:
+        while self._refused and self._is_over(next(iter(self._refused.values())), now_ms):
+            del self._refused[next(iter(self._refused))]
+
+    def _is_over(self, known: _Refused, now_ms: int) -> bool:
+        return now_ms - known.since_ms >= LIFETIME_MS
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000

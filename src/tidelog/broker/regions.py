@@ -9,7 +9,11 @@ from tidelog.types import Buffer
 
 
 class LogRegion:
-    """The bytes may be gone when their turn comes: retention or truncation does not wait for slow readers."""
+    """The bytes may be gone when their turn comes: retention or truncation does not wait for slow readers.
+
+    After a truncation other batches may stand in their place, which were never part of this answer: then the rest of
+    it is not sent either, and the connection ends (edge case 29).
+    """
 
     __slots__ = ("_log", "_region")
 
@@ -21,6 +25,7 @@ class LogRegion:
         return self._region.size
 
     def read_now(self, start: int, size: int) -> Buffer | None:
+        self._check()
         try:
             data = self._region.file.read_cached(self._region.position + start, size)
         except ValueError:
@@ -28,17 +33,25 @@ class LogRegion:
         return None if data is None else self._whole(data, size)
 
     def send_now(self, socket: int, start: int, size: int) -> int | None:
+        self._check()
         try:
             return self._region.file.send_cached(socket, self._region.position + start, size)
         except ValueError:
             raise self._gone() from None
 
     async def read(self, start: int, size: int) -> Buffer:
+        self._check()
         file, position = self._region.file, self._region.position + start
         try:
-            return self._whole(await self._log.work.beside(lambda: file.read_at(position, size)), size)
+            data = await self._log.work.beside(lambda: file.read_at(position, size))
         except ValueError:
             raise self._gone() from None
+        self._check()  # a disk thread may have cut the file while another one was reading it
+        return self._whole(data, size)
+
+    def _check(self) -> None:
+        if self._region.is_void:
+            raise self._gone()
 
     def _whole(self, data: Buffer, size: int) -> Buffer:
         if len(data) != size:

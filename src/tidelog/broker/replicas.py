@@ -6,26 +6,35 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.partition import NO_LEADER, Partition, RequestError
+from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
 from tidelog.broker.write_rules import WriteRules
+from tidelog.controller.elr_tags import elr_of
+from tidelog.controller.image import EPOCH_DURING_DELETE
+from tidelog.controller.stop_tags import UNREADABLE_ID
 from tidelog.controller.topics import is_valid_name
 from tidelog.errors import ErrorCode, StorageError, TidelogError
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.meta import read_topic_id
+from tidelog.log.strays import Stray
 from tidelog.ports import Clock
 from tidelog.replication.leader import Leader
-from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
+from tidelog.types import BrokerId, Epoch, TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import LeaderAndIsrPartitionState, LeaderAndIsrTopicState
 
 _log = logging.getLogger(__name__)
+
+
+_Role: TypeAlias = tuple[TopicPartition, bytes, LeaderAndIsrPartitionState]
+"""A partition, its topic's id, and what the controller says of it."""
 
 
 class Unwanted(NamedTuple):
@@ -34,6 +43,8 @@ class Unwanted(NamedTuple):
     name: TopicPartition
     leader_epoch: Epoch
     delete: bool
+    topic_id: bytes = ZERO_UUID
+    """ZERO_UUID if the controller does not tell it."""
 
 
 class Replicas:
@@ -53,6 +64,7 @@ class Replicas:
         max_lag_ms: Callable[[], int],
         clock: Clock,
         role_changed: Callable[[Partition], None],
+        standing: Standing,
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.controller_epoch: Epoch = 0
@@ -70,10 +82,13 @@ class Replicas:
         self._clock = clock
         self._role_changed = role_changed
         """Told when a replica begins to lead or ceases to."""
+        self._standing = standing
         self.followers_seen: dict[BrokerId, int] = {}
         """When each follower last fetched from here."""
         self._one_at_a_time = asyncio.Lock()
         self._lives = 0
+        self._unreadable: dict[str, str] = {}
+        """Topics that cannot be served since their settings could not be read, and why."""
         self._opening: Counter[str] = Counter()
         """How many logs are just being made in each directory."""
 
@@ -115,7 +130,7 @@ class Replicas:
     async def apply(
         self, topics: Iterable[LeaderAndIsrTopicState], *, names_all: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Lead or follow as LeaderAndIsr says. What one that `names_all` does not name is not wanted any more."""
+        """Lead or follow as LeaderAndIsr says. What one that `names_all` does not name becomes a stray, and is kept."""
         wanted = [
             (TopicPartition(topic.topic_name, state.partition_index), topic.topic_id, state)
             for topic in topics
@@ -123,17 +138,44 @@ class Replicas:
         ]
         life = self._lives
         async with self._one_at_a_time:
-            for topic_name in dict.fromkeys(name.topic for name, _, _ in wanted if name not in self.partitions):
-                if is_valid_name(topic_name):
-                    await self._refresh_topic(topic_name)
-            codes = await asyncio.gather(*(self._apply_one(*one, life) for one in wanted))
             if names_all:
-                # Before the next request is applied, which may want what this one did not know of.
-                await self._delete_strays({name for name, _, _ in wanted})
-        return {name: code for (name, _, _), code in zip(wanted, codes, strict=True)}
+                await self._set_strays_aside({name for name, _, _ in wanted})
+            # Those that are here already do not wait for the settings of those that are not.
+            known = [role for role in wanted if role[0] in self.partitions]
+            codes = await self._apply_all(known, life, names_all)
+            new = [role for role in wanted if role[0] not in codes]
+            unreadable = await self._read_settings(name.topic for name, _, _ in new)
+            codes |= {name: ErrorCode.LEADER_NOT_AVAILABLE for name, _, _ in new if name.topic in unreadable}
+            return codes | await self._apply_all([role for role in new if role[0] not in codes], life, names_all)
+
+    async def _apply_all(self, roles: Sequence[_Role], life: int, names_all: bool) -> dict[TopicPartition, ErrorCode]:
+        codes = await asyncio.gather(*(self._apply_one(*role, life, names_all) for role in roles))
+        return {name: code for (name, _, _), code in zip(roles, codes, strict=True)}
+
+    async def _read_settings(self, topics: Iterable[str]) -> set[str]:
+        """Of topics whose first log here is to be opened. The topics whose settings cannot be read: the controller
+        tells of them again, and the others are served meanwhile."""
+        names = [topic for topic in dict.fromkeys(topics) if is_valid_name(topic)]
+        failures = await asyncio.gather(*map(self._read_settings_of, names))
+        self._unreadable = {topic: reason for topic, reason in self._unreadable.items() if topic not in names}
+        for topic, reason in zip(names, failures, strict=True):
+            if reason is not None:
+                self._unreadable[topic] = reason
+        return {topic for topic in names if topic in self._unreadable}
+
+    async def _read_settings_of(self, topic: str) -> str | None:
+        """Why they cannot be read, said in the log once."""
+        try:
+            await self._refresh_topic(topic)
+        except TidelogError as failure:
+            reason = str(failure)
+            if self._unreadable.get(topic) != reason:
+                _log.error("topic %s is not served here yet, its settings cannot be read: %s", topic, reason)
+            return reason
+        return None
 
     async def _apply_one(
-        self, name: TopicPartition, topic_id: bytes, state: LeaderAndIsrPartitionState, life: int
+        self, name: TopicPartition, topic_id: bytes, state: LeaderAndIsrPartitionState, life: int, names_all: bool
     ) -> ErrorCode:
         if not is_valid_name(name.topic) or name.partition < 0:
             return ErrorCode.INVALID_TOPIC_EXCEPTION  # no name for a directory either
@@ -146,7 +188,10 @@ class Replicas:
             if partition.log.failed is not None:
                 raise partition.log.failed
             if topic_id not in (ZERO_UUID, partition.topic_id):
-                raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
+                if not names_all:
+                    raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
+                await self._set_aside(name)  # of another topic of this name
+                partition = await self._open(name, topic_id, is_new=state.is_new)
             if state.leader_epoch < partition.leader_epoch:
                 raise RequestError(ErrorCode.STALE_CONTROLLER_EPOCH)
             await self._take_role(partition, state, life)
@@ -174,7 +219,7 @@ class Replicas:
         log = partition.log
         if partition.leader is not None and not is_new_term:
             if is_news:
-                partition.isr_changed(state.isr, state.replicas)
+                partition.isr_changed(state.isr, state.replicas, elr=elr_of(state))
             return
         partition.pause()
         await self._fetchers.release(partition)
@@ -194,6 +239,8 @@ class Replicas:
                 now_ms=self._clock.monotonic_ns() // 1_000_000,
                 max_lag_ms=self._max_lag_ms(),
                 min_insync_replicas=partition.rules.min_insync_replicas,
+                elr=elr_of(state),
+                log_start_offset=log.log_start_offset,
             )
         )
 
@@ -207,16 +254,22 @@ class Replicas:
                 self._fetchers.follow(partition, state.leader, state.leader_epoch)
 
     async def _open(self, name: TopicPartition, topic_id: bytes, *, is_new: bool) -> Partition:
-        """A found log, or a new one in the directory with the fewest.
+        """A found log, a stray of this topic that comes back, or a new one in the directory with the fewest.
 
-        One that is not new and not found may be in a directory that is offline: an empty one in its place would lose
-        all of its records.
+        One that is not new and not found may be in a directory that is offline: an empty one in its place, or a stray
+        of long ago, would lose records.
         """
         online = [directory for directory in self._storage.directories if directory.offline is None]
         holding = [directory for directory in online if name in directory.logs]
         if not online or (not holding and not is_new and self._storage.is_partly_offline):
             raise StorageError(f"the log of {name} may be in a log directory that is offline")
-        directory = holding[0] if holding else min(online, key=lambda one: len(one.logs) + self._opening[one.path])
+        strays = {directory: stray for directory in online if (stray := directory.stray_of(name, topic_id)) is not None}
+        if holding:
+            directory = holding[0]  # the start has left no other one (Storage.open)
+        elif strays:
+            directory = max(strays, key=lambda one: strays[one].fullness)
+        else:
+            directory = min(online, key=lambda one: len(one.logs) + self._opening[one.path])
         self._opening[directory.path] += 1
         try:
             log = await directory.create(name, None if topic_id == ZERO_UUID else topic_id)
@@ -231,6 +284,7 @@ class Replicas:
             self._isr_changes,
             self.followers_seen,
             self._role_changed,
+            self._standing,
         )
         self.partitions[name] = partition
         return partition
@@ -246,28 +300,54 @@ class Replicas:
             return await asyncio.gather(*map(self._stop, unwanted))
 
     async def _stop(self, unwanted: Unwanted) -> ErrorCode:
-        name, leader_epoch, delete = unwanted
+        name, leader_epoch, delete, topic_id = unwanted
         partition = self.partitions.get(name)
         if partition is not None:
             if 0 <= leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
-            partition.leader_id = NO_LEADER
-            partition.follow()
-            await self._fetchers.release(partition)
-        return await self._delete(name) if delete else ErrorCode.NONE
+            await self._stop_serving(partition)
+        if not delete:
+            return ErrorCode.NONE
+        if topic_id == ZERO_UUID and partition is not None:
+            topic_id = partition.topic_id
+        return await self._delete(name, topic_id if leader_epoch == EPOCH_DURING_DELETE else ZERO_UUID)
 
-    async def _delete(self, name: TopicPartition) -> ErrorCode:
+    async def _stop_serving(self, partition: Partition) -> None:
+        partition.leader_id = NO_LEADER
+        partition.follow()
+        await self._fetchers.release(partition)
+
+    async def _delete(self, name: TopicPartition, deleted_topic: bytes) -> ErrorCode:
+        """With the strays of the topic that is deleted, by its id. They are left to the operator if the partition moved
+        or the id is not known (ZERO_UUID): they may be all that is left of another topic of this name."""
         holding = [directory for directory in self._storage.directories if name in directory.logs]
         if any(directory.offline is not None for directory in holding):
             return ErrorCode.KAFKA_STORAGE_ERROR
         self.partitions.pop(name, None)
+        strays = [] if deleted_topic == ZERO_UUID else self._strays_of(name, deleted_topic)
         try:
             for directory in holding:
                 await directory.delete(name)
+            for directory, stray in strays:
+                _log.info("the stray %s is deleted with its topic", stray.path)
+                await directory.delete_stray(stray)
         except TidelogError as failure:
             _log.warning("cannot delete %s: %s", name, failure)
             return failure.code
         return ErrorCode.NONE
+
+    def _strays_of(self, name: TopicPartition, topic_id: bytes) -> list[tuple[LogDirectory, Stray]]:
+        """Of this topic. If the controller cannot read its id, the strays of this name, unless they are of several."""
+        named = [
+            (directory, stray)
+            for directory in self._storage.directories
+            if directory.offline is None
+            for stray in directory.strays.values()
+            if stray.partition == name
+        ]
+        if topic_id == UNREADABLE_ID:
+            return named if len({stray.topic_id for _, stray in named}) == 1 else []
+        return [(directory, stray) for directory, stray in named if stray.topic_id == topic_id]
 
     def resign(self) -> None:
         """The life of the broker in which all this was said is over: it leads nothing, nor will what is under way."""
@@ -291,8 +371,8 @@ class Replicas:
             0 if partition.leader is not None else max(partition.told_high_watermark - partition.log.log_end_offset, 0)
         )
 
-    async def _delete_strays(self, wanted: Container[TopicPartition]) -> None:
-        """Moved out of the way while this broker was dead, or deleted; the directory keeps its bytes for a while."""
+    async def _set_strays_aside(self, wanted: Container[TopicPartition]) -> None:
+        """What the controller does not name is not thereby deleted (edge case 35): a node may be unreadable to it."""
         strays = [
             name
             for directory in self._storage.directories
@@ -300,9 +380,28 @@ class Replicas:
             for name in directory.logs
             if name not in wanted
         ]
-        for name in strays:
-            _log.warning("%s is a stray: the controller does not know of it here; it is deleted", name)
-        await asyncio.gather(*(self._stop(Unwanted(name, NO_EPOCH, delete=True)) for name in strays))
+        for name, result in zip(
+            strays, await asyncio.gather(*map(self._set_aside, strays), return_exceptions=True), strict=True
+        ):
+            if isinstance(result, TidelogError):
+                _log.error("%s cannot be set aside as a stray: %s", name, result)
+            elif isinstance(result, BaseException):
+                raise result
+
+    async def _set_aside(self, name: TopicPartition) -> None:
+        partition = self.partitions.pop(name, None)
+        if partition is not None:
+            await self._stop_serving(partition)
+        for directory in self._storage.directories:
+            if name in directory.logs and directory.offline is None:
+                stray = await directory.set_aside(name)
+                _log.warning(
+                    "%s is a stray: the controller does not name it. Its %d bytes are kept in %s and come back when it "
+                    "is named again; to delete them, see `tidelog log strays`",
+                    name,
+                    stray.size_bytes,
+                    stray.path,
+                )
 
     def check_isrs(self) -> None:
         """Every half of replica.lag.time.max.ms (S3.1)."""

@@ -8,20 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.errors import ErrorCode, InvalidRecordError, TidelogError, UnsupportedMagicError
+from tidelog.errors import InvalidRecordError, InvalidTimestampError, UnsupportedMagicError
 from tidelog.records.header import CODEC_MASK, LENGTH_END, BatchHeader, Codec, read_header, set_log_append_time
-from tidelog.records.validate import recompress, refuse_from_client, require_keys, validate
+from tidelog.records.validate import recompress, refuse_from_client, refuse_records, require_keys, validate
 from tidelog.types import NO_TIMESTAMP, Buffer
 
 UNBOUNDED_MS = 2**63 - 1
 _CODEC_PLACE = 22
 """Of the byte of the attributes that names the codec."""
-
-
-class InvalidTimestampError(TidelogError):
-    """A record is too old or too far in the future for its topic."""
-
-    code = ErrorCode.INVALID_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ def check(batch: Buffer | None, rules: WriteRules, now_ms: int) -> Checked:
     if rules.is_plain:
         return Checked(batch, header)
     if not rules.append_time:
-        _check_timestamps(header, rules, now_ms)
+        _check_timestamps(batch, header, rules, now_ms)
     if rules.needs_keys:
         require_keys(batch, header)
     if rules.codec is not None and header.attributes & CODEC_MASK != rules.codec:
@@ -94,14 +88,15 @@ def check(batch: Buffer | None, rules: WriteRules, now_ms: int) -> Checked:
     return Checked(own, read_header(own), now_ms)
 
 
-def _check_timestamps(header: BatchHeader, rules: WriteRules, now_ms: int) -> None:
-    if header.base_timestamp >= 0 and now_ms - header.base_timestamp > rules.timestamp_before_max_ms:
-        raise InvalidTimestampError(
-            f"timestamp {header.base_timestamp} is older than message.timestamp.before.max.ms = "
-            f"{rules.timestamp_before_max_ms} allows"
-        )
-    if header.max_timestamp - now_ms > rules.timestamp_after_max_ms:
-        raise InvalidTimestampError(
-            f"timestamp {header.max_timestamp} is further ahead than message.timestamp.after.max.ms = "
-            f"{rules.timestamp_after_max_ms} allows"
-        )
+def _check_timestamps(batch: Buffer, header: BatchHeader, rules: WriteRules, now_ms: int) -> None:
+    """By the header alone; only if that is out of range are the records looked at, to name those that are."""
+    is_too_old = header.base_timestamp >= 0 and now_ms - header.base_timestamp > rules.timestamp_before_max_ms
+    if not is_too_old and header.max_timestamp - now_ms <= rules.timestamp_after_max_ms:
+        return
+    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    refuse_records(batch, header, needs_keys=rules.needs_keys, earliest=earliest, latest=latest)
+    setting = "message.timestamp.before.max.ms" if is_too_old else "message.timestamp.after.max.ms"
+    raise InvalidTimestampError(
+        f"the batch's header says timestamps {header.base_timestamp} to {header.max_timestamp}; "
+        f"{setting} allows {earliest} to {latest}"
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -57,7 +59,7 @@ def on_cluster(bootstrap: list[Address], work: Callable[[Cluster], Awaitable[T]]
             return await work(cluster)
 
     try:
-        return asyncio.run(main())
+        return run_until_interrupted(main())
     except CannotConnectError as failure:
         where = ",".join(address_text(address) for address in bootstrap)
         raise click.ClickException(
@@ -69,6 +71,37 @@ def on_cluster(bootstrap: list[Address], work: Callable[[Cluster], Awaitable[T]]
         raise click.ClickException(f"{failure}{f'; {hint}' if hint else ''}") from failure
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
+
+
+def run_until_interrupted(main: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run. Ctrl-C cancels `main`, raises KeyboardInterrupt here, and a second one does not wait for that.
+
+    asyncio.run has a handler of its own, but a signal that comes just before the loop goes to sleep does not wake it:
+    the command would wait for its next event. The loop's own handler writes to a pipe that the loop watches. Python
+    delivers signals to its main thread, so a command that runs in another thread has no handler.
+    """
+    interrupted = False
+
+    async def interruptible() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            loop.remove_signal_handler(signal.SIGINT)
+            task.cancel()
+
+        if threading.current_thread() is threading.main_thread():
+            loop.add_signal_handler(signal.SIGINT, interrupt)
+        return await main
+
+    try:
+        return asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def key_values(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +12,12 @@ from tidelog.cli.output import json_option, print_json, print_rows
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
+    from tidelog.client.admin import Admin
     from tidelog.client.cluster import Cluster
     from tidelog.client.metadata import ClusterMetadata, Node, PartitionMetadata
     from tidelog.types import BrokerId
+
+_ANSWER_WITHIN_S = 5.0
 
 
 @click.group("cluster")
@@ -25,14 +29,19 @@ def command() -> None:
 @json_option
 @bootstrap_option
 def describe(as_json: bool, bootstrap: list[Address]) -> None:
-    """Show the brokers, what they lead and hold, and the partitions that lack replicas or a leader."""
+    """Show the brokers, what they lead and hold, the partitions that lack replicas or a leader, and strays.
+
+    A stray is a replica that its broker keeps although the cluster does not name it there; see `tidelog log strays`.
+    """
 
     async def work(cluster: Cluster) -> dict[str, Any]:
         from tidelog.client.admin import Admin
 
         await cluster.all_topics()
         # Metadata may go on listing one that has just died.
-        return _description(cluster.metadata, (await Admin(cluster).describe_cluster()).brokers)
+        admin = Admin(cluster)
+        brokers = (await admin.describe_cluster()).brokers
+        return {**_description(cluster.metadata, brokers), "strays": await _strays(admin, brokers)}
 
     described = on_cluster(bootstrap, work)
     if as_json:
@@ -44,8 +53,38 @@ def describe(as_json: bool, bootstrap: list[Address]) -> None:
     lacking = (("under_replicated", "under-replicated"), ("offline", "offline (no leader)"))
     for key, name in lacking:
         print_rows(described[key], as_json=False, title=f"{name}: {len(described[key])} partitions")
+    strays = described["strays"]
+    held = sum(stray["bytes"] for stray in strays)
+    print_rows(strays, as_json=False, title=f"strays: {len(strays)} replicas, {held} bytes")
     if not any(described[key] for key, _ in lacking):
         click.echo(f"all {described['partitions']} partitions have a leader and all their replicas in sync")
+
+
+async def _strays(admin: Admin, brokers: list[Node]) -> list[dict[str, Any]]:
+    return [row for rows in await asyncio.gather(*(_strays_of(admin, broker.id) for broker in brokers)) for row in rows]
+
+
+async def _strays_of(admin: Admin, broker: BrokerId) -> list[dict[str, Any]]:
+    """A broker that cannot be asked is named on stderr."""
+    from tidelog.errors import TidelogError
+    from tidelog.log.names import is_stray
+
+    try:
+        directories = await asyncio.wait_for(admin.describe_log_dirs(broker), _ANSWER_WITHIN_S)
+    except (TidelogError, TimeoutError) as failure:
+        click.echo(f"broker {broker} cannot be asked for its strays: {failure or 'it does not answer'}", err=True)
+        return []
+    return [
+        {
+            "broker": broker,
+            "log_directory": directory.log_dir,
+            "stray": topic.name,
+            "bytes": sum(partition.partition_size for partition in topic.partitions),
+        }
+        for directory in directories
+        for topic in directory.topics
+        if is_stray(topic.name)
+    ]
 
 
 def _description(metadata: ClusterMetadata, nodes: list[Node]) -> dict[str, Any]:

@@ -19,20 +19,31 @@ if TYPE_CHECKING:
 
 
 @click.command("elect")
-@click.argument("kind", type=click.Choice(["preferred", "unclean"]))
+@click.argument("kind", type=click.Choice(["preferred", "unclean"]), required=False)
+@click.option("--unclean", is_flag=True, help="The same as UNCLEAN.")
 @click.option("--topic", help="All partitions of this topic, or those named with --partition.")
 @click.option("--partition", "numbers", multiple=True, type=click.IntRange(min=0), help="May be given again.")
 @click.option("--all", "everywhere", is_flag=True, help="All partitions of the cluster.")
 @json_option
 @bootstrap_option
 def command(
-    kind: str, topic: str | None, numbers: tuple[int, ...], everywhere: bool, as_json: bool, bootstrap: list[Address]
+    kind: str | None,
+    unclean: bool,
+    topic: str | None,
+    numbers: tuple[int, ...],
+    everywhere: bool,
+    as_json: bool,
+    bootstrap: list[Address],
 ) -> None:
     """Elect leaders.
 
     PREFERRED gives partitions back to their first replica, if it is in sync. UNCLEAN gives partitions without a leader
-    to any replica that is alive, in sync or not: records that only others have are lost.
+    to a replica that is alive, in sync or not: records that only others have are lost. Of several it takes the one
+    whose log goes furthest, as far as the controller knows.
     """
+    if unclean == (kind is not None):
+        raise click.UsageError("name the kind of election, once: preferred, or unclean")
+    kind = kind or "unclean"
     if everywhere == (topic is not None):
         raise click.UsageError("name the partitions: either --topic, or --all")
     if numbers and topic is None:

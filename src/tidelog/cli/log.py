@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from tidelog.cli.output import json_option, print_rows
 from tidelog.errors import TidelogError
 from tidelog.records.batch import decode_batch
 from tidelog.records.control import control_type
@@ -45,6 +46,48 @@ def dump(path: Path, show_records: bool, from_offset: int, as_json: bool) -> Non
         damaged = (_print_json(rows) if as_json else _print_table(file, rows)) or damaged
     if damaged:
         raise SystemExit(1)
+
+
+@command.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--delete", "names", multiple=True, metavar="NAME", help="Delete this stray for good; may be repeated.")
+@json_option
+def strays(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
+    """Show the strays in a log directory (one of log.dirs), or delete some.
+
+    A stray is a replica that the controller did not name when it told its broker of all partitions: the partition was
+    moved away while the broker was down, or a node in the coordination store cannot be read. The broker keeps it, and
+    takes it back if the controller names it again with the same topic id. The broker may run meanwhile.
+    """
+    from tidelog.host.disk import RealDisk
+    from tidelog.log.strays import discard, find_strays
+    from tidelog.wire.uuids import uuid_text
+
+    disk = RealDisk()
+    try:
+        found = {stray.name: stray for stray in find_strays(disk, str(directory)).values()}
+        unknown = [name for name in names if name not in found]
+        if unknown:
+            raise click.ClickException(f"{directory} holds no stray {unknown[0]}; nothing is deleted")
+        for name in names:
+            if discard(disk, found[name]):
+                click.echo(f"deleted {name}, {found[name].size_bytes} bytes")
+    except TidelogError as failure:
+        raise click.ClickException(str(failure)) from failure
+    finally:
+        disk.close()
+    if not names:
+        rows = [
+            {
+                "stray": stray.name,
+                "topic": stray.partition.topic,
+                "partition": stray.partition.partition,
+                "topic_id": uuid_text(stray.topic_id) if stray.topic_id else None,
+                "bytes": stray.size_bytes,
+            }
+            for stray in found.values()
+        ]
+        print_rows(rows, as_json=as_json, empty=f"{directory} holds no strays")
 
 
 def _rows(file: Path, show_records: bool, from_offset: int) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from tidelog.client.cluster import GROUP, Cluster
-from tidelog.client.errors import BrokerError, check, error_code
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.client.errors import BrokerError, check
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.types import BrokerId
 from tidelog.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.schema import Message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode, TidelogError, error_code
 
 
 class BrokerError(TidelogError):
@@ -26,14 +26,6 @@ class UnknownTopicError(BrokerError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "it does not exist")
-
-
-def error_code(number: int) -> ErrorCode:
-    """Codes from the future are as bad as an unknown error."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def check(code: int, about: str, message: str | None = None) -> None:

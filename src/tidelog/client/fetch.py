@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import STALE_METADATA, BrokerError, UnknownTopicError, check, error_code
+from tidelog.client.errors import STALE_METADATA, BrokerError, UnknownTopicError, check
 from tidelog.client.fetch_session import FetchSession, FetchStep, Wanted
 from tidelog.client.metadata import NO_BROKER
 from tidelog.client.offsets import Isolation, list_offsets
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.records.header import headers
 from tidelog.types import BrokerId, Buffer, Offset, TopicPartition
 from tidelog.wire.messages.fetch import (

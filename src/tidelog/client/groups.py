@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from tidelog.client.coordinators import call_coordinators, find_coordinators
-from tidelog.client.errors import BrokerError, check, error_code
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.client.errors import BrokerError, check
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.groups import (
     DeleteGroupsRequest,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import BrokerError, error_code
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.client.errors import BrokerError
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.schema import Message
 from tidelog.wire.versions import Versions

@@ -8,9 +8,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import BrokerError, DeadlineError, check, error_code
+from tidelog.client.errors import BrokerError, DeadlineError, check
 from tidelog.client.leaders import by_topic
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, error_code
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.topics import (
     AlterPartitionReassignmentsRequest,

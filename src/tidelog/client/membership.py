@@ -294,7 +294,7 @@ class Member:
             try:
                 await self._seat.heartbeat()
                 failures = 0
-                if loop.time() >= next_look:
+                if loop.time() >= next_look or 0 in self._counts.values():
                     next_look = loop.time() + self._settings.metadata_max_age_ms / 1000
                     await self._look_for_growth()
             except TidelogError as failure:
@@ -317,6 +317,9 @@ class Member:
             self._seat.forget_generation()
 
     async def _look_for_growth(self) -> None:
-        """S8.6: the leader begins a rebalance when a topic has got more partitions."""
+        """S8.6: the leader begins a rebalance when a topic has got more partitions.
+
+        A topic that was unknown when the leader assigned partitions is looked for with each heartbeat.
+        """
         if self._counts and await self._partition_counts(list(self._counts)) != self._counts:
             self._rebalancing.set()

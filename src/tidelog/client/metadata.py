@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog.client.addresses import Address
-from tidelog.client.errors import error_code
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, error_code
 from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 from tidelog.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from tidelog.wire.uuids import ZERO_UUID

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, check, error_code
+from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, check
 from tidelog.client.sequences import MAX_IN_FLIGHT, OutBatch, PartitionQueue
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import Connection, ConnectionClosedError
 from tidelog.types import NO_TIMESTAMP, BrokerId, Epoch, Offset, ProducerId, TopicPartition
 from tidelog.wire.messages.produce import (
@@ -35,6 +35,8 @@ DEFAULT_MAX_REQUEST_BYTES = 1024 * 1024
 PRODUCE = 0
 _BY_NAME = Versions(3, 12)
 _BY_ID = Versions(3, 13)
+_RECORD_ERRORS_TOLD = 3
+"""How many of the records that a broker refuses are named in an error."""
 
 
 class Produced(NamedTuple):
@@ -272,9 +274,7 @@ class Producer:
             return
         leader = outcome.current_leader
         self._cluster.metadata.led_elsewhere(queue.partition, leader.leader_id, leader.leader_epoch)
-        said = [outcome.error_message, *(error.batch_index_error_message for error in outcome.record_errors)]
-        message = "; ".join(text for text in said if text)
-        self._not_written(queue, batch, code, BrokerError(code, about, message))
+        self._not_written(queue, batch, code, BrokerError(code, about, _said(outcome)))
 
     def _written(self, queue: PartitionQueue, batch: _Sending, produced: Produced) -> None:
         queue.acknowledged(batch)
@@ -360,3 +360,16 @@ class Producer:
             for queue in rested.values():
                 self._route(queue)
         self._recovery = None
+
+
+def _said(outcome: PartitionProduceResponse) -> str:
+    """Why the broker refuses the batch, and the first of the records that it names."""
+    errors = outcome.record_errors
+    said = [outcome.error_message or ""]
+    said += [
+        f"record {error.batch_index}: {error.batch_index_error_message or 'refused'}"
+        for error in errors[:_RECORD_ERRORS_TOLD]
+    ]
+    if len(errors) > _RECORD_ERRORS_TOLD:
+        said.append(f"and {len(errors) - _RECORD_ERRORS_TOLD} more records")
+    return "; ".join(text for text in said if text)

@@ -3,6 +3,9 @@
 A broker takes the batches of a producer epoch only in sequence, and knows the last five again (S13.1). So a batch
 that came back keeps its sequence, however often it is sent; and where one is given up, the batches behind it start a
 new epoch, for the broker would refuse them behind a gap.
+
+Kafka takes any sequence of a producer that a partition does not know. If it refuses the first batch and takes the
+second, the first can only follow behind it. So the first batch of a producer id goes alone.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ class PartitionQueue:
     """What is to be written to one partition.
 
     Always: batches leave in the order they came. After one came back, nothing leaves until all others that were on
-    their way are back or acknowledged, so that a retry never overtakes.
+    their way are back or acknowledged, so that a retry never overtakes. Until the partition has acknowledged a batch of
+    this producer id, one batch is on its way at a time.
     """
 
     def __init__(self, partition: TopicPartition, *, idempotent: bool) -> None:
@@ -56,6 +60,8 @@ class PartitionQueue:
         self._next_sequence = 0
         self._next_index = 0
         self._settling = False
+        self._is_known = not idempotent
+        """The partition has acknowledged a batch of this producer id, so it knows which one comes next."""
         self._new_epoch_after: int | None = None
         """Batches behind this index cannot follow in the present epoch."""
 
@@ -74,10 +80,13 @@ class PartitionQueue:
     def sendable(self) -> bool:
         if not self.waiting or len(self.in_flight) >= MAX_IN_FLIGHT:
             return False
-        return not self.in_flight or not (self._settling or self._begins_epoch(self.waiting[0]))
+        if not self.in_flight:
+            return True
+        return self._is_known and not self._settling and not self._begins_epoch(self.waiting[0])
 
     def identify(self, producer_id: ProducerId, epoch: Epoch) -> None:
         self._producer_id = producer_id
+        self._is_known = False
         self._begin_epoch(epoch)
 
     def add(self, batch: OutBatch) -> None:
@@ -99,6 +108,7 @@ class PartitionQueue:
         return batch
 
     def acknowledged(self, batch: OutBatch) -> None:
+        self._is_known = True
         self.in_flight.remove(batch)
 
     def came_back(self, batch: OutBatch, code: ErrorCode) -> None:
@@ -110,6 +120,7 @@ class PartitionQueue:
         self.in_flight.remove(batch)
         if code in _NOT_IN_SEQUENCE and not self._behind_another(batch) and not self._begins_epoch(batch):
             self._new_epoch_after = batch.index - 1
+            self._is_known = False
         self._settling = True
         place = sum(1 for other in self.waiting if other.index < batch.index)
         self.waiting.insert(place, batch)

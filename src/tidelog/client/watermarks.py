@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from tidelog.client.admin import Admin
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import error_code
 from tidelog.client.leaders import by_topic
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.offsets import LATEST
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.types import BrokerId, Offset, TopicPartition
 from tidelog.wire.messages.fetch import (
     FetchPartition,

@@ -13,22 +13,24 @@ from tidelog.controller.events import (
     AlterPartitionAsked,
     BrokersChanged,
     ElectionAsked,
+    ElectionRulesChanged,
     Event,
     ForgetDeletion,
     ImbalanceChecked,
     LeaderAndIsrAnswered,
     LogDirFailed,
+    LogEndsTold,
     Outcome,
     ReassignmentAsked,
     RemoveTopic,
+    ReplicasPutOff,
     ShutdownAsked,
     StatesChanged,
     StopReplicaAnswered,
     TookOver,
     TopicsChanged,
-    UncleanElectionChanged,
 )
-from tidelog.controller.image import Image, Snapshot, Topic
+from tidelog.controller.image import NO_LEADER, ElectionDefaults, Image, Snapshot, Topic
 from tidelog.controller.isr import alter_partitions
 from tidelog.controller.leadership import hold_elections, restore_balance
 from tidelog.controller.reassignment import end_if_in_sync, end_where_in_sync, reassign, take_up
@@ -61,14 +63,14 @@ class Controller:
         epoch: Epoch,
         listener: str,
         *,
-        unclean_by_default: Callable[[], bool],
+        defaults: Callable[[], ElectionDefaults] = ElectionDefaults,
         deletion_enabled: bool = True,
     ) -> None:
         self.broker_id = broker_id
         self.epoch = epoch
         self.image = Image(Snapshot({}, {}, {}, ()))
         self._listener = listener
-        self._unclean_by_default = unclean_by_default
+        self._defaults = defaults
         self._deletion_enabled = deletion_enabled
         self._turn = self._new_turn()
         self._handlers: dict[type, Callable[..., None]] = {
@@ -77,8 +79,10 @@ class Controller:
             TopicsChanged: self._topics_changed,
             StatesChanged: self._states_changed,
             LogDirFailed: self._log_dir_failed,
-            UncleanElectionChanged: self._unclean_election_changed,
+            ElectionRulesChanged: self._election_rules_changed,
             LeaderAndIsrAnswered: self._leader_and_isr_answered,
+            LogEndsTold: self._log_ends_told,
+            ReplicasPutOff: self._replicas_put_off,
             StopReplicaAnswered: self._stop_replica_answered,
         }
 
@@ -94,14 +98,15 @@ class Controller:
 
     def _new_turn(self) -> Turn:
         batch = Batch(self.image, self.broker_id, self.epoch, self._listener)
-        return Turn(self.image, self.epoch, batch, self._unclean_by_default)
+        return Turn(self.image, self.epoch, batch, self._defaults)
 
     # Events
 
     def _took_over(self, event: TookOver) -> None:
-        shutting_down = self.image.shutting_down
+        # What brokers said of themselves is in no node. It holds until they say otherwise.
+        shutting_down, offline = self.image.shutting_down, self.image.offline
         self.image = Image(event.snapshot)
-        self.image.shutting_down = shutting_down
+        self.image.shutting_down, self.image.offline = shutting_down, offline
         self._turn = self._new_turn()
         self._turn.batch.brokers_changed()
         for broker in self.image.brokers:
@@ -120,7 +125,9 @@ class Controller:
             return
         self.image.brokers = dict(living)
         for broker in (*born, *dead):
-            self.image.offline.pop(broker, None)
+            self.image.forget_log_ends_of(broker)
+            self.image.confirmed.pop(broker, None)
+        # A replica on a failed log directory stays offline in the broker's next life, until an answer says otherwise.
         self._turn.batch.brokers_changed()
         for broker in born:
             self._turn.batch.tell_everything(broker)
@@ -136,7 +143,9 @@ class Controller:
         changed: list[Topic] = []
         for name, facts in event.topics.items():
             known = image.topics.get(name)
-            if known is None or known.topic_id != facts.topic_id or known.assignments != facts.assignments:
+            if facts.fault is not None and known is not None:
+                known.fault, known.remains = facts.fault, facts.remains  # it goes on as it was known
+            elif known is None or known.topic_id != facts.topic_id or known.assignments != facts.assignments:
                 changed.append(image.put_topic(name, facts))
         marked = self._mark_for_deletion(event.to_delete)
         self._turn.settle(topic for topic in changed if topic.name not in image.deleting)
@@ -150,6 +159,8 @@ class Controller:
             known = self.image.state(partition)
             if topic is None or topic.name in self.image.deleting or (known and known.version >= state.version):
                 continue
+            if partition.partition in topic.faults:
+                continue  # its return is looked for apart: brokers have to hear of it
             topic.states[partition.partition] = state
             self._turn.batch.metadata_changed([partition])
             end_if_in_sync(self._turn, partition)
@@ -159,10 +170,10 @@ class Controller:
             if broker in self.image.brokers:
                 self._turn.batch.ask_about(broker, self._partitions_on([broker]))
 
-    def _unclean_election_changed(self, event: UncleanElectionChanged) -> None:
-        for name, unclean in event.topics.items():
+    def _election_rules_changed(self, event: ElectionRulesChanged) -> None:
+        for name, rules in event.topics.items():
             if name in self.image.topics:
-                self.image.topics[name].unclean = unclean
+                self.image.topics[name].rules = rules
         self._turn.settle(self.image.standing())
 
     def _leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> None:
@@ -171,6 +182,7 @@ class Controller:
             return
         names = {topic.topic_id: topic.name for topic in self.image.topics.values()}
         offline = self.image.offline.setdefault(event.broker, set())
+        confirmed = self.image.confirmed.setdefault(event.broker, set())
         changed: dict[str, None] = {}
         for topic in event.response.topics:
             name = names.get(topic.topic_id)
@@ -178,6 +190,10 @@ class Controller:
                 partition = TopicPartition(name or "", answer.partition_index)
                 if name is None:
                     continue
+                is_there = answer.error_code == ErrorCode.NONE and event.is_after_failure
+                if is_there and not self.image.is_surely_there(partition, event.broker):
+                    confirmed.add(partition)
+                    changed[name] = None
                 if answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR and partition not in offline:
                     offline.add(partition)
                 elif answer.error_code == ErrorCode.NONE and partition in offline:
@@ -186,7 +202,30 @@ class Controller:
                     continue
                 changed[name] = None
                 self._turn.batch.metadata_changed([partition])
-        self._turn.settle(self.image.topics[name] for name in changed if name not in self.image.deleting)
+        standing = [name for name in changed if name not in self.image.deleting]
+        self._turn.settle(self.image.topics[name] for name in standing)
+        for partition in [partition for name in standing for partition in self.image.topics[name].partitions()]:
+            end_if_in_sync(self._turn, partition)  # a move may have waited for this answer
+
+    def _log_ends_told(self, event: LogEndsTold) -> None:
+        """A replica that could not tell is asked again."""
+        if not self._is_current(event.broker, event.broker_epoch):
+            return
+        for partition, end in event.log_ends.items():
+            topic, state = self.image.topics.get(partition.topic), self.image.state(partition)
+            self.image.asked_for_log_ends.discard((partition, event.broker))
+            if topic is None or topic.name in self.image.deleting or state is None or state.leader != NO_LEADER:
+                continue
+            if end is not None:
+                self.image.log_ends.setdefault(partition, {})[event.broker] = end
+            self._turn.settle_partition(topic, partition)
+
+    def _replicas_put_off(self, event: ReplicasPutOff) -> None:
+        if not self._is_current(event.broker, event.broker_epoch):
+            return
+        still = set(self._partitions_on([event.broker]))
+        again = {partition: is_new for partition, is_new in event.partitions.items() if partition in still}
+        self._turn.batch.tell_again(event.broker, again)
 
     def _stop_replica_answered(self, event: StopReplicaAnswered) -> None:
         if not self._is_current(event.broker, event.broker_epoch) or event.response.error_code:
@@ -227,14 +266,14 @@ class Controller:
         among = self.image.brokers if only is None else list(only)
         for name in names:
             done = self.image.deleting[name]
-            for partition, broker in self.image.topics[name].replicas():
+            for partition, broker in self.image.holders(name):
                 if broker in among and (partition, broker) not in done:
                     self._turn.batch.delete_replica(broker, partition)
         self._finish_deletions(names)
 
     def _finish_deletions(self, names: Iterable[str]) -> None:
         for name in names:
-            if all(replica in self.image.deleting[name] for replica in self.image.topics[name].replicas()):
+            if all(replica in self.image.deleting[name] for replica in self.image.holders(name)):
                 self._turn.outcome.writes.append(RemoveTopic(name))
                 self.image.remove_topic(name)
 

@@ -1,24 +1,53 @@
 """Who leads a partition (S6).
 
 One rule for every occasion: brokers died, came or bounced, a log directory failed, a controller took over. Given who
-is in the ISR and who can be reached, it says who leads from now on and what the ISR is; asked again with its own
-answer it gives the same one, so it may be asked as often as one likes.
+is in sync, who can be reached and who may have lost records, it says who leads from now on and what the ISR is.
+Asked again with its own answer it gives the same one, so it may be asked as often as one likes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidelog.controller.image import NO_LEADER
+from tidelog.controller.image import NO_LEADER, LogEnd, PartitionState
 from tidelog.types import BrokerId
+
+_UNKNOWN_END = LogEnd(-1, -1)
 
 
 class Election(NamedTuple):
     leader: BrokerId
     isr: tuple[BrokerId, ...]
     is_unclean: bool = False
-    """The leader was not in sync: what the ISR had and it lacks is lost (S6.2)."""
+    """Committed records may be lost: the leader was not in sync, or may have lost what it had (S6.2)."""
+    unheard: tuple[BrokerId, ...] = ()
+    """Members of the ISR that have to tell where their logs end before one of them can be elected."""
+
+
+class Candidates(NamedTuple):
+    """What the controller knows of a partition's replicas."""
+
+    replicas: Sequence[BrokerId]
+    is_online: Callable[[BrokerId], bool]
+    has_lost: Callable[[BrokerId], bool]
+    """Whether this member of ISR or ELR may have lost records since they were written."""
+    log_ends: Mapping[BrokerId, LogEnd] = {}
+    """Of those that were asked, and have told."""
+    is_surely_there: Callable[[BrokerId], bool] = lambda member: True
+    """Whether this member is known not to be in a log directory that failed."""
+
+    def is_intact(self, member: BrokerId) -> bool:
+        return self.is_online(member) and not self.has_lost(member)
+
+    def first(self, among: Sequence[BrokerId]) -> BrokerId:
+        """In the order of the replicas (S6.1). An ISR member that is not a replica should not be; it comes last."""
+        return next((replica for replica in self.replicas if replica in among), among[0])
+
+    def fullest(self, among: Sequence[BrokerId]) -> BrokerId:
+        """The one with the greatest (last epoch, log end); of equals, or if they have not told, the first."""
+        most = max(self.log_ends.get(broker, _UNKNOWN_END) for broker in among)
+        return self.first([broker for broker in among if self.log_ends.get(broker, _UNKNOWN_END) == most])
 
 
 def first_leader(replicas: Sequence[BrokerId], is_online: Callable[[BrokerId], bool]) -> Election | None:
@@ -27,34 +56,33 @@ def first_leader(replicas: Sequence[BrokerId], is_online: Callable[[BrokerId], b
     return Election(online[0], online) if online else None
 
 
-def elect(
-    leader: BrokerId,
-    isr: Sequence[BrokerId],
-    replicas: Sequence[BrokerId],
-    is_online: Callable[[BrokerId], bool],
-    has_bounced: Callable[[BrokerId], bool],
-    unclean: bool,
-) -> Election:
-    """The leader stays if it can; else it is the first ISR member, in the order of the replicas, that is fit (S6.1).
+def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Election:
+    """The leader stays if it can; else it is the first ISR member, in the order of the replicas, that is intact.
 
-    A member that has bounced since the ISR was written may have lost what it had not synced: it leaves an ISR that
-    has another member, and comes back by fetching (edge case 9). If all members have, one of them must lead.
+    A member that may have lost records leaves an ISR that has an intact member, and comes back by fetching. If there is
+    none, one of the ELR leads. While no intact member of either can be reached both stay as they were recorded: each of
+    them may be the one that has every committed record. If all came back and none is intact, the one that kept most
+    leads.
+
+    An intact member on a broker with a failed log directory counts when it has said that its log is there: an ISR that
+    shrinks to members without a log has no one left that can lead, while one that has every record is out of it.
     """
-    online = [member for member in isr if is_online(member)]
-    fit = tuple(member for member in online if not has_bounced(member))
-    if fit:
-        return Election(leader if leader in fit else _first(replicas, fit), fit)
-    waited_for = tuple(member for member in isr if member not in online)
-    if online and not waited_for:
-        chosen = _first(replicas, online)
-        return Election(chosen, (chosen,))
-    candidates = [replica for replica in replicas if is_online(replica)]
-    if unclean and candidates:
-        chosen = _first(replicas, online or candidates)
+    leader = state.leader
+    for members in (state.isr, state.elr):
+        intact = tuple(member for member in members if candidates.is_intact(member))
+        if not intact:
+            continue
+        able = intact if unclean else tuple(filter(candidates.is_surely_there, intact))
+        if able or (leader in intact and intact == state.isr):
+            return Election(leader if leader in intact else candidates.first(able), intact)
+        return Election(NO_LEADER, state.isr)
+    online = [member for member in state.eligible if candidates.is_online(member)]
+    unheard = tuple(member for member in online if member not in candidates.log_ends)
+    if online and len(online) == len(state.eligible) and not unheard:
+        fullest = candidates.fullest(online)
+        return Election(fullest, (fullest,), is_unclean=True)
+    living = [replica for replica in candidates.replicas if candidates.is_online(replica)]
+    if unclean and living:
+        chosen = candidates.fullest(online or living)
         return Election(chosen, (chosen,), is_unclean=True)
-    return Election(NO_LEADER, waited_for or tuple(isr))
-
-
-def _first(replicas: Sequence[BrokerId], among: Sequence[BrokerId]) -> BrokerId:
-    """An ISR member that is not a replica should not be; it comes last."""
-    return next((replica for replica in replicas if replica in among), among[0])
+    return Election(NO_LEADER, state.isr, unheard=unheard)

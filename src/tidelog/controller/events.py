@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from tidelog.controller.image import Assignment, Broker, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.image import Assignment, Broker, ElectionRules, LogEnd, PartitionState, Snapshot, TopicFacts
 from tidelog.errors import ErrorCode
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.controller import AlterPartitionRequest, LeaderAndIsrResponse, StopReplicaResponse
@@ -52,16 +52,36 @@ class LogDirFailed(NamedTuple):
     brokers: tuple[BrokerId, ...]
 
 
-class UncleanElectionChanged(NamedTuple):
-    """unclean.leader.election.enable may be another now, of topics or for all."""
+class ElectionRulesChanged(NamedTuple):
+    """unclean.leader.election.enable or min.insync.replicas may be others now, of topics or for all."""
 
-    topics: dict[str, bool | None]
+    topics: dict[str, ElectionRules]
 
 
 class LeaderAndIsrAnswered(NamedTuple):
     broker: BrokerId
     broker_epoch: int
     response: LeaderAndIsrResponse
+    is_after_failure: bool = True
+    """When it was asked, it was known whether the broker has a failed log directory: an answer that was under way while
+    the directory failed does not say that a log is there now."""
+
+
+class LogEndsTold(NamedTuple):
+    """Where the logs of replicas end that may have lost records."""
+
+    broker: BrokerId
+    broker_epoch: int
+    log_ends: dict[TopicPartition, LogEnd | None]
+    """None: the broker could not tell."""
+
+
+class ReplicasPutOff(NamedTuple):
+    """A broker could not take these replicas yet, and is to be told again: True for those that are new to it."""
+
+    broker: BrokerId
+    broker_epoch: int
+    partitions: dict[TopicPartition, bool]
 
 
 class StopReplicaAnswered(NamedTuple):
@@ -129,8 +149,10 @@ Event: TypeAlias = (
     | TopicsChanged
     | StatesChanged
     | LogDirFailed
-    | UncleanElectionChanged
+    | ElectionRulesChanged
     | LeaderAndIsrAnswered
+    | LogEndsTold
+    | ReplicasPutOff
     | StopReplicaAnswered
     | AlterPartitionAsked
     | ShutdownAsked
@@ -180,6 +202,22 @@ class ForgetDeletion(NamedTuple):
 Write: TypeAlias = CreateState | UpdateState | UpdateTopic | RemoveTopic | ForgetDeletion
 
 
+class UncleanElection(NamedTuple):
+    """Committed records may be lost: the leader was not in the ISR, or no member of the ISR is surely intact."""
+
+    partition: TopicPartition
+    leader: BrokerId
+    last_isr: tuple[BrokerId, ...]
+    log_ends: dict[BrokerId, LogEnd]
+    """Of the replicas that told where their logs end."""
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"broker {broker} at {end.offset}" for broker, end in sorted(self.log_ends.items()))
+        return f"{self.partition}: broker {self.leader} leads, the last ISR was {list(self.last_isr)}; " + (
+            f"logs end: {ends}" if ends else "where logs end is not known"
+        )
+
+
 @dataclass
 class Outcome:
     """What an event led to: first all writes, then the requests, in the order of each broker's list."""
@@ -188,7 +226,7 @@ class Outcome:
     requests: dict[BrokerId, list[Message]] = field(default_factory=dict)
     elections: int = 0
     """How many partitions got another leader."""
-    unclean: list[TopicPartition] = field(default_factory=list)
-    """Partitions whose leader was elected from outside the ISR, to be logged and counted."""
+    unclean: list[UncleanElection] = field(default_factory=list)
+    """To be logged and counted."""
     answer: Any = None
     """To whoever asked; true only when all is written."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
-from tidelog.types import BrokerId, Epoch, TopicPartition
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, Offset, TopicPartition
+from tidelog.wire import ZERO_UUID
 
 NO_LEADER = -1
 LEADER_DURING_DELETE = -2
@@ -34,6 +36,18 @@ class Broker(NamedTuple):
     """The created_id of its node: another life has another, higher one."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    intact_since: Epoch = NO_EPOCH
+    """Since this broker epoch its log directories have lost nothing; NO_EPOCH: since its own."""
+    last_epoch: Epoch = NO_EPOCH
+    """Of the last registration that its log directories noted; NO_EPOCH: there is none."""
+    has_failed_directory: bool = False
+    """One of its log directories cannot be used; which replicas are gone with it only the broker knows."""
+
+    def has_kept(self, epoch: Epoch) -> bool:
+        """Whether it surely still has what it had when it was registered with that epoch (S6.2, edge case 9)."""
+        if epoch >= self.epoch:
+            return True
+        return 0 <= self.intact_since <= epoch <= self.last_epoch
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
@@ -71,6 +85,13 @@ class Assignment(NamedTuple):
         )
 
 
+class LogEnd(NamedTuple):
+    """How far a replica's log goes. A greater one holds all of a smaller one that was ever committed (S4)."""
+
+    last_epoch: Epoch
+    offset: Offset
+
+
 class PartitionState(NamedTuple):
     """Who leads, and who is in sync: the data of a partition's state node."""
 
@@ -81,9 +102,35 @@ class PartitionState(NamedTuple):
     version: int
     """Of the node; brokers know it as the partition epoch."""
     lives: Mapping[BrokerId, Epoch]
-    """Of the ISR's members: the broker epochs that the writer knew. One with a higher epoch has bounced, even if that
-    was before this came into the store: whoever wrote it had not heard."""
+    """Of the members of ISR and ELR: the broker epochs in which they surely had every committed record, as far as the
+    writer knew. A member with a higher epoch has bounced since, even if that was before this came into the store."""
     leader_recovery_state: int = 0
+    elr: tuple[BrokerId, ...] = ()
+    """Eligible leader replicas (KIP-966): they left the ISR when it fell below min.insync.replicas. Nothing is
+    committed from then on until it is large enough again, so they still have every committed record."""
+
+    @property
+    def eligible(self) -> tuple[BrokerId, ...]:
+        """Everyone that has every committed record, unless it lost some since."""
+        return (*self.isr, *self.elr)
+
+
+class ElectionRules(NamedTuple):
+    """What a topic's own config says about its leaders; None where the brokers' default holds."""
+
+    unclean: bool | None = None
+    """unclean.leader.election.enable"""
+    min_insync_replicas: int | None = None
+
+
+class ElectionDefaults(NamedTuple):
+    """What the brokers' config says about leaders of topics that say nothing themselves."""
+
+    unclean: bool = False
+    min_insync_replicas: int = 1
+
+
+NO_RULES = ElectionRules()
 
 
 class TopicFacts(NamedTuple):
@@ -91,19 +138,30 @@ class TopicFacts(NamedTuple):
 
     topic_id: bytes
     assignments: dict[int, Assignment]
-    unclean: bool | None = None
-    """unclean.leader.election.enable of the topic, None if it has no word of its own."""
+    rules: ElectionRules = NO_RULES
+    fault: str | None = None
+    """Why the topic's node cannot be read. The rest is what was known before, if anything was."""
+    remains: tuple[int, ...] = ()
+    """Of a topic with a fault: the partitions that have nodes, so that it can be deleted all the same."""
 
 
 @dataclass
 class Topic:
-    """A topic in the image. Partitions that have no state yet have never had a leader."""
+    """A topic in the image. Partitions that have neither a state nor a fault have never had a leader."""
 
     name: str
     topic_id: bytes
     assignments: dict[int, Assignment]
-    unclean: bool | None = None
+    rules: ElectionRules = NO_RULES
     states: dict[int, PartitionState] = field(default_factory=dict)
+    fault: str | None = None
+    """Why its node cannot be read: it is not written either. What was known before still holds (edge case 36)."""
+    remains: tuple[int, ...] = ()
+    faults: dict[int, str] = field(default_factory=dict)
+    """Partitions whose state exists but cannot be read or written, and why. They are offline, and left alone."""
+
+    def fault_of(self, index: int) -> str | None:
+        return self.fault or self.faults.get(index)
 
     def partitions(self) -> Iterator[TopicPartition]:
         for index in self.assignments:
@@ -124,6 +182,8 @@ class Snapshot(NamedTuple):
     topics: dict[str, TopicFacts]
     states: dict[TopicPartition, PartitionState]
     to_delete: tuple[str, ...]
+    faults: Mapping[TopicPartition, str] = MappingProxyType({})
+    """Partitions whose states are there but cannot be read or written, and why."""
 
 
 class Image:
@@ -136,29 +196,52 @@ class Image:
         self.deleting: dict[str, set[tuple[TopicPartition, BrokerId]]] = {}
         """Topics to delete, with the replicas that are deleted already."""
         self.offline: dict[BrokerId, set[TopicPartition]] = {}
-        """Replicas on failed log directories, by broker; forgotten when the broker starts anew."""
+        """Replicas on failed log directories, by broker, until the broker says that they are there again."""
+        self.confirmed: dict[BrokerId, set[TopicPartition]] = {}
+        """Replicas that are there, as brokers with a failed log directory have said in this life of theirs."""
         self.shutting_down: dict[BrokerId, int] = {}
         """Brokers that asked to hand over what they lead, with the epoch of the life that is about to end."""
+        self.log_ends: dict[TopicPartition, dict[BrokerId, LogEnd]] = {}
+        """Of replicas that may have lost records, in partitions without a leader: what the brokers told."""
+        self.asked_for_log_ends: set[tuple[TopicPartition, BrokerId]] = set()
         for name, facts in snapshot.topics.items():
             self.put_topic(name, facts)
         for partition, state in snapshot.states.items():
             self.topics[partition.topic].states[partition.partition] = state
+        for partition, fault in snapshot.faults.items():
+            self.topics[partition.topic].states.pop(partition.partition, None)
+            self.topics[partition.topic].faults[partition.partition] = fault
 
     def put_topic(self, name: str, facts: TopicFacts) -> Topic:
         """The topic as it is now; states stay, unless it is another topic of the same name."""
         known = self.topics.get(name)
-        states = known.states if known is not None and known.topic_id == facts.topic_id else {}
-        topic = Topic(name, facts.topic_id, dict(facts.assignments), facts.unclean, states)
+        topic = Topic(
+            name, facts.topic_id, dict(facts.assignments), facts.rules, fault=facts.fault, remains=facts.remains
+        )
+        if known is not None and known.topic_id == facts.topic_id:
+            topic.states, topic.faults = known.states, known.faults
         self._forget_id(known)
         self.topics[name] = topic
-        self._names[topic.topic_id] = name
+        if topic.fault is None or topic.topic_id != ZERO_UUID:
+            self._names[topic.topic_id] = name
         return topic
 
     def remove_topic(self, name: str) -> None:
         self._forget_id(self.topics.pop(name, None))
         self.deleting.pop(name, None)
-        for partitions in self.offline.values():
+        for partitions in (*self.offline.values(), *self.confirmed.values()):
             partitions.difference_update([partition for partition in partitions if partition.topic == name])
+
+    def forget_log_ends_of(self, broker: BrokerId) -> None:
+        """It died or begins anew: what it told of its logs counts no more."""
+        for ends in self.log_ends.values():
+            ends.pop(broker, None)
+        self.asked_for_log_ends = {asked for asked in self.asked_for_log_ends if asked[1] != broker}
+
+    def forget_log_ends(self, partition: TopicPartition) -> None:
+        """It has a leader again, so its logs move."""
+        self.log_ends.pop(partition, None)
+        self.asked_for_log_ends = {asked for asked in self.asked_for_log_ends if asked[0] != partition}
 
     def name_of(self, topic_id: bytes) -> str | None:
         return self._names.get(topic_id)
@@ -179,12 +262,38 @@ class Image:
         """The broker lives, and the log directory of this replica works as far as is known."""
         return broker in self.brokers and partition not in self.offline.get(broker, ())
 
+    def is_surely_there(self, partition: TopicPartition, broker: BrokerId) -> bool:
+        """False of a replica that may be in a failed log directory, until its broker has answered LeaderAndIsr.
+
+        Answers name topics by their ids: of a topic without one there is nothing to wait for.
+        """
+        known = self.brokers.get(broker)
+        if known is None or not known.has_failed_directory:
+            return known is not None
+        return partition in self.confirmed.get(broker, ()) or self.topics[partition.topic].topic_id == ZERO_UUID
+
     def is_shutting_down(self, broker: BrokerId) -> bool:
         return broker in self.brokers and self.shutting_down.get(broker) == self.brokers[broker].epoch
 
     def is_serving(self, partition: TopicPartition, broker: BrokerId) -> bool:
         """Online and about to stay: fit to lead, or to join an ISR."""
         return self.is_online(partition, broker) and not self.is_shutting_down(broker)
+
+    def holders(self, name: str) -> list[tuple[TopicPartition, BrokerId]]:
+        """Who may hold replicas of a topic. Of a topic whose node was never readable: every living broker."""
+        topic = self.topics[name]
+        if topic.fault is None or topic.assignments:
+            return topic.replicas()
+        return [(TopicPartition(name, index), broker) for index in topic.remains for broker in self.brokers]
+
+    def has_bounced(self, state: PartitionState, broker: BrokerId) -> bool:
+        """It has another broker epoch than the one that the writer of the ISR knew."""
+        epoch = state.lives.get(broker)
+        return epoch is not None and broker in self.brokers and self.brokers[broker].epoch > epoch
+
+    def has_lost(self, state: PartitionState, broker: BrokerId) -> bool:
+        """It has bounced, and may have lost records that it had when the ISR was written (edge case 9)."""
+        return self.has_bounced(state, broker) and not self.brokers[broker].has_kept(state.lives[broker])
 
     def standing(self) -> Iterator[Topic]:
         """Topics that are not to be deleted."""

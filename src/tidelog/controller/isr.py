@@ -7,8 +7,10 @@ grows by one.
 
 from __future__ import annotations
 
+from tidelog.controller.asked_before import was_asked_before
+from tidelog.controller.elr_tags import set_elr
 from tidelog.controller.events import AlterPartitionAsked
-from tidelog.controller.image import Assignment, Image, PartitionState
+from tidelog.controller.image import Assignment, Broker, Image, PartitionState
 from tidelog.controller.turn import Turn
 from tidelog.errors import ErrorCode
 from tidelog.types import BrokerId, TopicPartition
@@ -70,7 +72,12 @@ def _alter(
     if state is None or assignment is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     epochs = isr_of(data, version)
-    code = judge(turn.image, partition, state, assignment, sender, data, epochs)
+    is_old = version < BROKER_EPOCHS_SINCE
+    code = judge(turn.image, partition, state, assignment, sender, data, epochs, may_be_unknown=is_old)
+    if code is ErrorCode.INELIGIBLE_REPLICA and was_asked_before(data):
+        # The leader will not count this member any more, so no late copy of its question may be granted.
+        turn.write(topic, partition, state)
+        turn.batch.partition_changed(partition)
     if code is ErrorCode.INELIGIBLE_REPLICA and version < TOPIC_IDS_SINCE:
         return ErrorCode.OPERATION_NOT_ATTEMPTED
     if code:
@@ -99,8 +106,10 @@ def judge(
     sender: BrokerId,
     data: AlterPartitionRequestPartitionData,
     epochs: dict[BrokerId, int],
+    *,
+    may_be_unknown: bool,
 ) -> ErrorCode:
-    """NONE if it may be; in the order in which Kafka looks."""
+    """NONE if it may be; in the order in which Kafka looks. `may_be_unknown`: the request cannot name broker epochs."""
     recovery = data.leader_recovery_state
     if data.leader_epoch > state.leader_epoch or data.partition_epoch > state.version:
         # Who knows more than the controller has heard of a newer one.
@@ -117,8 +126,11 @@ def judge(
         return ErrorCode.INVALID_REQUEST
     if recovery == RECOVERING and (len(epochs) > 1 or state.leader_recovery_state == RECOVERED):
         return ErrorCode.INVALID_REQUEST
-    if not all(_is_eligible(image, partition, sender, member, epoch) for member, epoch in epochs.items()):
-        return ErrorCode.INELIGIBLE_REPLICA
+    for member, epoch in epochs.items():
+        if not _is_reachable(image, partition, sender, member):
+            return ErrorCode.INELIGIBLE_REPLICA
+        if not may_be_unknown and not _is_known(state, epoch, image.brokers[member]):
+            return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
 
@@ -127,17 +139,27 @@ def _is_so(state: PartitionState, epochs: dict[BrokerId, int], data: AlterPartit
     return epochs.keys() == set(state.isr) and data.leader_recovery_state == state.leader_recovery_state
 
 
-def _is_eligible(image: Image, partition: TopicPartition, leader: BrokerId, member: BrokerId, epoch: int) -> bool:
+def _is_reachable(image: Image, partition: TopicPartition, leader: BrokerId, member: BrokerId) -> bool:
     """A leader that is shutting down may still let others in, so that it can hand over to them."""
-    if not (image.is_online(partition, member) if member == leader else image.is_serving(partition, member)):
-        return False
-    return epoch in (UNKNOWN_EPOCH, image.brokers[member].epoch)
+    return image.is_online(partition, member) if member == leader else image.is_serving(partition, member)
+
+
+def _is_known(state: PartitionState, epoch: int, member: Broker) -> bool:
+    """Whether the leader means the member as it is registered now, and no earlier life of it.
+
+    One that joins must be named with its current broker epoch: another life may have lost what it had (edge case 32).
+    One that stays may be unknown to a leader whose term is young: then it is enough that it has lost nothing since it
+    came into the ISR, so that a follower that is slow to fetch does not keep another from leaving.
+    """
+    if epoch == UNKNOWN_EPOCH and member.id in state.isr:
+        return member.has_kept(state.lives.get(member.id, UNKNOWN_EPOCH))
+    return epoch == member.epoch
 
 
 def _answer(index: int, result: ErrorCode | PartitionState) -> AlterPartitionResponsePartitionData:
     if isinstance(result, ErrorCode):
         return AlterPartitionResponsePartitionData(partition_index=index, error_code=result)
-    return AlterPartitionResponsePartitionData(
+    answer = AlterPartitionResponsePartitionData(
         partition_index=index,
         leader_id=result.leader,
         leader_epoch=result.leader_epoch,
@@ -145,3 +167,5 @@ def _answer(index: int, result: ErrorCode | PartitionState) -> AlterPartitionRes
         leader_recovery_state=result.leader_recovery_state,
         partition_epoch=result.version,
     )
+    set_elr(answer, result.elr)
+    return answer

@@ -33,7 +33,10 @@ def _elect(turn: Turn, partition: TopicPartition, kind: ElectionType) -> Elected
     if leader == preferred if is_preferred else turn.image.is_online(partition, leader):
         return Elected(ErrorCode.ELECTION_NOT_NEEDED, leader)
     if is_preferred:
-        if state is None or not can_lead(turn.image, partition, preferred):
+        # Where its log has to be confirmed first, the ISR may hold members that lost records, and not all of them stay.
+        is_sure = turn.image.is_surely_there(partition, preferred)
+        can = is_sure and can_lead(turn.image, partition, preferred)
+        if state is None or not can or turn.image.has_lost(state, preferred):
             return Elected(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, leader)
         elected = Election(preferred, state.isr)
     else:

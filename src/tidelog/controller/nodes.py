@@ -12,13 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from tidelog.controller.image import Assignment, Endpoint, PartitionState
 from tidelog.errors import TidelogError
-from tidelog.types import BrokerId, Epoch, ProducerId, TopicPartition
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, ProducerId, TopicPartition
 from tidelog.wire import ZERO_UUID, parse_uuid, uuid_text
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
 BROKER_SEQUENCE = "/brokers/seqid"
+BROKER_EPOCHS = "/brokers/epochs"
+"""Kafka has no such node. It keeps, for each broker, the last epoch that the broker's log directories have noted."""
 TOPICS = "/brokers/topics"
 DELETE_TOPICS = "/admin/delete_topics"
 ISR_CHANGES = "/isr_change_notification"
@@ -48,7 +50,10 @@ PERSISTENT_PATHS = (
 )
 """What a broker makes sure of at its start, before it registers."""
 
+EVERY_EPOCH = (1 << 63) - 1
+
 _LOG_DIR_FAILURE = 1
+_FAILED_DIRECTORY = "failed_log_dir"
 
 T = TypeVar("T")
 
@@ -63,6 +68,12 @@ class Registration(NamedTuple):
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     jmx_port: int = -1
+    intact_since: Epoch = NO_EPOCH
+    """The broker epoch since which its log directories have lost nothing; NO_EPOCH: the one of this registration."""
+    last_epoch: Epoch = NO_EPOCH
+    """The last broker epoch that its log directories noted; NO_EPOCH: there is none; EVERY_EPOCH: they missed none."""
+    has_failed_directory: bool = False
+    """One of its log directories cannot be used, so some of its replicas may not be there."""
 
 
 class TopicNode(NamedTuple):
@@ -84,6 +95,10 @@ class ProducerIdBlock(NamedTuple):
 
 def broker_path(broker_id: BrokerId) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_epoch_path(broker_id: BrokerId) -> str:
+    return f"{BROKER_EPOCHS}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:
@@ -133,6 +148,18 @@ def decode_controller_epoch(data: bytes) -> Epoch:
         raise BadNodeError(f"{CONTROLLER_EPOCH} should hold a number, not {data!r}") from failure
 
 
+def encode_broker_epoch(epoch: Epoch) -> bytes:
+    return str(epoch).encode("ascii")
+
+
+def decode_broker_epoch(broker_id: BrokerId, data: bytes) -> Epoch:
+    """NO_EPOCH if none was written yet."""
+    try:
+        return int(data) if data else NO_EPOCH
+    except ValueError as failure:
+        raise BadNodeError(f"{broker_epoch_path(broker_id)} should hold a number, not {data!r}") from failure
+
+
 def encode_broker(registration: Registration, timestamp_ms: int) -> bytes:
     """`host` and `port`, which only old clients read, are those of the first listener without encryption."""
     plain = next((end for end in registration.endpoints if end.security_protocol == "PLAINTEXT"), None)
@@ -150,7 +177,16 @@ def encode_broker(registration: Registration, timestamp_ms: int) -> bytes:
         "version": 5,
         "timestamp": str(timestamp_ms),
     }
+    if registration.intact_since >= 0:
+        fields |= {"intact_since": registration.intact_since, "last_epoch": registration.last_epoch}
+    if registration.has_failed_directory:
+        fields[_FAILED_DIRECTORY] = True
     return _json(fields)
+
+
+def with_failed_directory(data: bytes) -> bytes:
+    """A broker's own node, which says everything else as before."""
+    return _json(json.loads(data) | {_FAILED_DIRECTORY: True})
 
 
 def decode_broker(broker_id: BrokerId, data: bytes) -> Registration:
@@ -161,7 +197,14 @@ def decode_broker(broker_id: BrokerId, data: bytes) -> Registration:
     endpoints = tuple(
         _endpoint(text, protocols, path) for text in _typed(fields, "endpoints", list, path, required=True)
     )
-    return Registration(endpoints, fields.get("rack"), _typed(fields, "jmx_port", int, path, -1))
+    return Registration(
+        endpoints,
+        fields.get("rack"),
+        _typed(fields, "jmx_port", int, path, -1),
+        _typed(fields, "intact_since", int, path, NO_EPOCH),
+        _typed(fields, "last_epoch", int, path, NO_EPOCH),
+        _typed(fields, _FAILED_DIRECTORY, bool, path, False),
+    )
 
 
 def encode_topic(topic_id: bytes, assignments: Mapping[int, Assignment]) -> bytes:
@@ -207,6 +250,8 @@ def encode_state(state: PartitionState) -> bytes:
         "isr": list(state.isr),
         "isr_epochs": [state.lives[member] for member in state.isr],
     }
+    if state.elr:
+        fields |= {"elr": list(state.elr), "elr_epochs": [state.lives[member] for member in state.elr]}
     if state.leader_recovery_state:
         fields["leader_recovery_state"] = state.leader_recovery_state
     return _json(fields)
@@ -218,14 +263,17 @@ def decode_state(partition: TopicPartition, data: bytes, version: int, modified_
     fields = _object(path, data)
     isr = tuple(_typed(fields, "isr", list, path, required=True))
     epochs = _typed(fields, "isr_epochs", list, path, [modified_id] * len(isr))
+    elr = tuple(_typed(fields, "elr", list, path, []))
+    elr_epochs = _typed(fields, "elr_epochs", list, path, [NO_EPOCH] * len(elr))
     return PartitionState(
         leader=_integer(fields, "leader", path),
         leader_epoch=_integer(fields, "leader_epoch", path),
         isr=isr,
         controller_epoch=_integer(fields, "controller_epoch", path),
         version=version,
-        lives=dict(zip(isr, epochs, strict=False)),
+        lives=dict(zip((*isr, *elr), (*epochs, *elr_epochs), strict=False)),
         leader_recovery_state=_typed(fields, "leader_recovery_state", int, path, 0),
+        elr=elr,
     )
 
 

@@ -10,12 +10,12 @@ within the target, of a reassignment that is still to be ended; a cancellation i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from tidelog.controller.events import CreateState, ReassignmentAsked, UpdateState
-from tidelog.controller.image import Assignment, Image
-from tidelog.controller.topics import TopicError
+from tidelog.controller.image import NO_LEADER, Assignment, Image, PartitionState
+from tidelog.controller.topics import TopicError, check_readable
 from tidelog.controller.turn import Turn
 from tidelog.errors import ErrorCode
 from tidelog.types import BrokerId, TopicPartition
@@ -68,19 +68,40 @@ def plan(
 def move(turn: Turn, partition: TopicPartition, wanted: Assignment) -> None:
     """Begin, change, end or cancel: whatever `wanted` comes to, given who is in sync."""
     topic = turn.image.topics[partition.topic]
+    check_readable(topic, partition.partition)
     now, state = topic.assignments[partition.partition], topic.states.get(partition.partition)
     if state is None:
         # Nobody has ever held a record of it.
         turn.assign(topic, partition, Assignment(wanted.target))
         turn.settle_partition(topic, partition)
         return
-    if set(wanted.target) <= set(state.isr):
+    has_leader = state.leader != NO_LEADER
+    if has_leader and _has_arrived(turn.image, partition, wanted.target, state):
         wanted = Assignment(wanted.target)
     isr = tuple(member for member in state.isr if member in wanted.replicas)
+    if not has_leader and not set(state.eligible) <= set(wanted.replicas):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{partition} cannot be reassigned: it has no leader, and each of its last in-sync replicas "
+            f"{list(state.eligible)} may be the one with all records. Start their brokers, or give records up with "
+            "`tidelog elect --unclean`.",
+        )
+    if has_leader and len(isr) < turn.needed_replicas(topic, len(wanted.replicas)) <= len(state.isr):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{partition} cannot be reassigned: of its ISR {list(state.isr)} only {list(isr)} would be left, fewer "
+            "than min.insync.replicas. Try again when more of the replicas that stay are in sync.",
+        )
     if not isr:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{partition} cannot be reassigned: none of the replicas that would be left is in sync.",
+        )
+    if has_leader and len(isr) < len(state.isr) and not _is_one_there(turn.image, partition, isr):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{partition} cannot be reassigned: the replicas that would be left may all be in failed log directories. "
+            "Try again when their brokers have told.",
         )
     turn.assign(topic, partition, wanted)
     added = [broker for broker in wanted.replicas if broker not in now.replicas]
@@ -91,10 +112,19 @@ def move(turn: Turn, partition: TopicPartition, wanted: Assignment) -> None:
             turn.batch.stop_replica(broker, partition, after.leader_epoch, delete=True)
 
 
+def _has_arrived(image: Image, partition: TopicPartition, target: Sequence[BrokerId], state: PartitionState) -> bool:
+    """Whether the other replicas can be deleted."""
+    return set(target) <= set(state.isr) and _is_one_there(image, partition, target)
+
+
+def _is_one_there(image: Image, partition: TopicPartition, members: Iterable[BrokerId]) -> bool:
+    return any(image.is_surely_there(partition, member) for member in members)
+
+
 def take_up(turn: Turn) -> None:
     """At a take-over nobody knows who has heard of what: each reassignment has a new term, or its end."""
     for partition, assignment in list(turn.image.reassigning()):
-        # Nodes that make no sense, with an ISR outside the replicas, are left as they are.
+        # Nodes that make no sense, with an ISR outside the replicas, or that cannot be read are left as they are.
         with suppress(TopicError):
             move(turn, partition, assignment)
 
@@ -110,7 +140,9 @@ def end_where_in_sync(turn: Turn) -> None:
 
 def end_if_in_sync(turn: Turn, partition: TopicPartition) -> None:
     assignment, state = turn.image.assignment(partition), turn.image.state(partition)
-    if assignment is None or state is None or not assignment.is_being_reassigned:
+    if assignment is None or state is None or state.leader == NO_LEADER or not assignment.is_being_reassigned:
         return
-    if set(assignment.target) <= set(state.isr):
+    if turn.image.topics[partition.topic].fault_of(partition.partition) is not None:
+        return
+    if _has_arrived(turn.image, partition, assignment.target, state):
         move(turn, partition, assignment)

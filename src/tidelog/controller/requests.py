@@ -2,21 +2,26 @@
 
 A batch collects what one event led to and makes at most a few requests per broker of it. Their order matters: who has
 to follow a leader must know where it lives, and a client that hears of a leader should find it leading. So first the
-living brokers, if they changed; then LeaderAndIsr; then UpdateMetadata with the partitions; then StopReplica.
+living brokers, if they changed; then LeaderAndIsr; then UpdateMetadata with the partitions; then StopReplica. The last
+is a question: where replicas end that may have lost records; by then their brokers have opened their logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from tidelog.controller.elr_tags import set_elr, set_last_known_elr
 from tidelog.controller.image import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     NO_LEADER,
     Broker,
     Image,
+    PartitionState,
 )
-from tidelog.types import BrokerId, Epoch, TopicPartition
+from tidelog.controller.stop_tags import UNREADABLE_ID, set_topic_id
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -31,15 +36,22 @@ from tidelog.wire.messages.controller import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from tidelog.wire.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tidelog.wire.schema import Message
 
-VERSIONS = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8}
+VERSIONS = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8, ListOffsetsRequest: 7}
 """What Kafka 3.9 sends."""
 
 INCREMENTAL, FULL = 1, 2
 """Types of requests: what changed, or all there is."""
 
+_DEBUGGING_REPLICA = -2
+"""Who asks with this id is told what a replica has itself, be it the leader or not."""
+_LATEST = -1
+
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+_UNKNOWN_STATE = PartitionState(NO_LEADER, NO_EPOCH, (), NO_EPOCH, NO_EPOCH, {})
 
 
 class Batch:
@@ -54,6 +66,7 @@ class Batch:
         """Partitions to tell in LeaderAndIsr; True if they are new."""
         self._changed: dict[TopicPartition, None] = {}
         self._stopped: dict[BrokerId, dict[TopicPartition, StopReplicaPartitionState]] = {}
+        self._log_ends: dict[BrokerId, list[TopicPartition]] = {}
         self._full: set[BrokerId] = set()
         self._brokers_changed = False
 
@@ -79,7 +92,11 @@ class Batch:
 
     def ask_about(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
         """LeaderAndIsr for its answer: which of these replicas are on a log directory that failed."""
-        self._replicas.setdefault(broker, {}).update(dict.fromkeys(partitions, False))
+        self.tell_again(broker, dict.fromkeys(partitions, False))
+
+    def tell_again(self, broker: BrokerId, partitions: Mapping[TopicPartition, bool]) -> None:
+        """LeaderAndIsr as it is now; True for partitions that are new to the broker."""
+        self._replicas.setdefault(broker, {}).update(partitions)
 
     def delete_replica(self, broker: BrokerId, partition: TopicPartition) -> None:
         """Of a topic that goes."""
@@ -93,6 +110,10 @@ class Batch:
         self._stopped.setdefault(broker, {})[partition] = StopReplicaPartitionState(
             partition_index=partition.partition, leader_epoch=leader_epoch, delete_partition=delete
         )
+
+    def ask_log_end(self, broker: BrokerId, partition: TopicPartition) -> None:
+        """ListOffsets for its answer: the last epoch in the replica's log, and where that ends."""
+        self._log_ends.setdefault(broker, []).append(partition)
 
     # Requests
 
@@ -114,6 +135,8 @@ class Batch:
                 requests.append(self._update_metadata(broker, INCREMENTAL, changed, live_brokers))
             if broker in self._stopped:
                 requests.append(self._stop_replica(broker))
+            if broker in self._log_ends:
+                requests.append(_list_offsets(self._log_ends[broker]))
             if requests:
                 told[broker] = requests
         return told
@@ -152,10 +175,15 @@ class Batch:
         return list(topics.values())
 
     def _metadata_of(self, partition: TopicPartition) -> UpdateMetadataPartitionState | None:
-        """None for a partition that has never had a leader: nobody knows it yet."""
+        """None for a partition that has never had a leader: nobody knows it yet.
+
+        One whose state cannot be read is told without a leader: without it the topic would have fewer partitions.
+        """
         assignment, state = self._image.assignment(partition), self._image.state(partition)
         if assignment is None:
             return None
+        if state is None and self._has_fault(partition):
+            state = _UNKNOWN_STATE
         offline = [broker for broker in assignment.replicas if not self._image.is_online(partition, broker)]
         isr: tuple[BrokerId, ...] = ()
         if partition.topic in self._image.deleting:
@@ -164,7 +192,7 @@ class Batch:
             leader, leader_epoch, isr = state.leader, state.leader_epoch, state.isr
         else:
             return None
-        return UpdateMetadataPartitionState(
+        told = UpdateMetadataPartitionState(
             partition_index=partition.partition,
             controller_epoch=self._controller_epoch if state is None else state.controller_epoch,
             leader=leader,
@@ -174,6 +202,19 @@ class Batch:
             replicas=list(assignment.replicas),
             offline_replicas=offline,
         )
+        if state is not None and leader != LEADER_DURING_DELETE:
+            self._tell_who_is_eligible(told, state)
+        return told
+
+    def _tell_who_is_eligible(self, told: UpdateMetadataPartitionState, state: PartitionState) -> None:
+        """Outside the ISR while there is a leader. Without one, each member of the last ISR that comes back intact."""
+        eligible = state.eligible if state.leader == NO_LEADER else state.elr
+        lost = [member for member in eligible if self._image.has_lost(state, member)]
+        set_elr(told, [member for member in eligible if member not in lost])
+        set_last_known_elr(told, lost)
+
+    def _has_fault(self, partition: TopicPartition) -> bool:
+        return partition.partition in self._image.topics[partition.topic].faults
 
     def _leader_and_isr(self, broker: BrokerId) -> LeaderAndIsrRequest:
         partitions = self._replicas.get(broker, {})
@@ -181,7 +222,7 @@ class Batch:
             partitions = {
                 TopicPartition(topic.name, index): partitions.get(TopicPartition(topic.name, index), False)
                 for topic in self._image.standing()
-                for index in topic.states
+                for index in (*topic.states, *topic.faults)
                 if index in topic.assignments and broker in topic.assignments[index].replicas
             }
         topics: dict[str, LeaderAndIsrTopicState] = {}
@@ -189,9 +230,9 @@ class Batch:
         for partition, is_new in partitions.items():
             topic = self._image.topics[partition.topic]
             state = topic.states.get(partition.partition)
-            if state is None:
+            if state is None and not self._has_fault(partition):
                 continue
-            if state.leader != NO_LEADER:
+            if state is not None and state.leader != NO_LEADER:
                 leaders[state.leader] = None
             told = topics.get(topic.name)
             if told is None:
@@ -208,10 +249,10 @@ class Batch:
         )
 
     def _leader_and_isr_of(self, partition: TopicPartition, is_new: bool) -> LeaderAndIsrPartitionState:
-        assignment, state = self._image.assignment(partition), self._image.state(partition)
+        """A state that cannot be read is older than any: a broker keeps its replica, and the role that it has."""
+        assignment, state = self._image.assignment(partition), self._image.state(partition) or _UNKNOWN_STATE
         assert assignment is not None
-        assert state is not None
-        return LeaderAndIsrPartitionState(
+        told = LeaderAndIsrPartitionState(
             partition_index=partition.partition,
             controller_epoch=state.controller_epoch,
             leader=state.leader,
@@ -224,6 +265,8 @@ class Batch:
             is_new=is_new,
             leader_recovery_state=state.leader_recovery_state,
         )
+        set_elr(told, state.elr)
+        return told
 
     def _live_leader(self, leader: BrokerId) -> LeaderAndIsrLiveLeader | None:
         broker = self._image.brokers.get(leader)
@@ -235,7 +278,13 @@ class Batch:
     def _stop_replica(self, broker: BrokerId) -> StopReplicaRequest:
         topics: dict[str, StopReplicaTopicState] = {}
         for partition, state in self._stopped[broker].items():
-            topic = topics.setdefault(partition.topic, StopReplicaTopicState(topic_name=partition.topic))
+            topic = topics.get(partition.topic)
+            if topic is None:
+                topic = topics[partition.topic] = StopReplicaTopicState(topic_name=partition.topic)
+                known = self._image.topics.get(partition.topic)
+                is_unreadable = known is not None and known.fault is not None and known.topic_id == ZERO_UUID
+                if known is not None:
+                    set_topic_id(topic, UNREADABLE_ID if is_unreadable else known.topic_id)
             topic.partition_states.append(state)
         return StopReplicaRequest(
             controller_id=self._controller_id,
@@ -243,6 +292,14 @@ class Batch:
             broker_epoch=self._image.brokers[broker].epoch,
             topic_states=list(topics.values()),
         )
+
+
+def _list_offsets(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for partition in partitions:
+        topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic))
+        topic.partitions.append(ListOffsetsPartition(partition_index=partition.partition, timestamp=_LATEST))
+    return ListOffsetsRequest(replica_id=_DEBUGGING_REPLICA, topics=list(topics.values()))
 
 
 def _update_metadata_broker(broker: Broker) -> UpdateMetadataBroker:

@@ -145,6 +145,7 @@ def plan_more_partitions(
 ) -> dict[int, Assignment]:
     """The topic's whole assignment, grown to `count` partitions."""
     topic = existing(image, name)
+    check_readable(topic)
     if any(assignment.is_being_reassigned for assignment in topic.assignments.values()):
         raise TopicError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Partitions of topic '{name}' are being reassigned.")
     now = len(topic.assignments)
@@ -187,6 +188,15 @@ def existing(image: Image, name: str) -> Topic:
     if topic is None or name in image.deleting:
         raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
     return topic
+
+
+def check_readable(topic: Topic, index: int | None = None) -> None:
+    """Nodes that cannot be read are not written: who mends them must find what was there. None: of the topic alone."""
+    fault = topic.fault if index is None else topic.fault_of(index)
+    if fault is not None:
+        raise TopicError(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"Topic '{topic.name}' cannot be changed until a node is mended: {fault}."
+        )
 
 
 def _check_name_is_free(image: Image, name: str) -> None:

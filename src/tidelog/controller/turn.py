@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.controller.elections import Election, elect, first_leader
-from tidelog.controller.events import CreateState, Outcome, UpdateState, UpdateTopic
-from tidelog.controller.image import INITIAL_LEADER_EPOCH, NO_LEADER, Assignment, Image, PartitionState, Topic
+from tidelog.controller.elections import Candidates, Election, elect, first_leader
+from tidelog.controller.events import CreateState, Outcome, UncleanElection, UpdateState, UpdateTopic
+from tidelog.controller.image import (
+    INITIAL_LEADER_EPOCH,
+    NO_LEADER,
+    Assignment,
+    ElectionDefaults,
+    Image,
+    PartitionState,
+    Topic,
+)
 from tidelog.controller.requests import Batch
 from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 
@@ -24,7 +32,7 @@ class Turn:
     epoch: Epoch
     """The controller's."""
     batch: Batch
-    unclean_by_default: Callable[[], bool]
+    defaults: Callable[[], ElectionDefaults]
     outcome: Outcome = field(default_factory=Outcome)
     _topics: dict[str, None] = field(default_factory=dict)
     """Whose assignment changed."""
@@ -44,12 +52,17 @@ class Turn:
 
     def settle_partition(self, topic: Topic, partition: TopicPartition) -> None:
         state = topic.states.get(partition.partition)
+        if partition.partition in topic.faults:
+            return  # there is a state, but nobody knows which: another one must not take its place
         if state is None:
             self._begin(topic, partition)
             return
         elected = self.choose(topic, partition, state)
+        self._ask_for_log_ends(partition, elected.unheard)
         # A leader in a new life leads a new term: what its last one may have lost must not be taken for its own.
-        if (elected.leader, elected.isr) == (state.leader, state.isr) and not self.has_bounced(state, elected.leader):
+        is_the_same = (elected.leader, elected.isr) == (state.leader, state.isr)
+        is_the_same = is_the_same and (not state.elr or self._elr(topic, partition, state) == state.elr)
+        if is_the_same and not self.image.has_bounced(state, elected.leader):
             return
         self.update(topic, partition, state, elected)
 
@@ -58,9 +71,9 @@ class Turn:
     ) -> Election:
         """Who should lead, and with which ISR. `unclean` overrules the setting."""
         if unclean is None:
-            unclean = self.unclean_by_default() if topic.unclean is None else topic.unclean
+            unclean = self.defaults().unclean if topic.rules.unclean is None else topic.rules.unclean
         can_hand_over = any(
-            self.image.is_serving(partition, member) and not self.has_bounced(state, member)
+            self.image.is_serving(partition, member) and not self.image.has_lost(state, member)
             for member in state.isr
             if member != state.leader
         )
@@ -71,15 +84,21 @@ class Turn:
                 return self.image.is_online(partition, broker)
             return self.image.is_serving(partition, broker)
 
-        replicas = topic.assignments[partition.partition].replicas
-        return elect(
-            state.leader, state.isr, replicas, is_online, lambda broker: self.has_bounced(state, broker), unclean
+        candidates = Candidates(
+            topic.assignments[partition.partition].replicas,
+            is_online,
+            lambda broker: self.image.has_lost(state, broker),
+            self.image.log_ends.get(partition, {}),
+            lambda broker: self.image.is_surely_there(partition, broker),
         )
+        return elect(state, candidates, unclean)
 
-    def has_bounced(self, state: PartitionState, broker: BrokerId) -> bool:
-        """It began another life than the one that the writer of the ISR knew."""
-        life = state.lives.get(broker)
-        return life is not None and broker in self.image.brokers and self.image.brokers[broker].epoch > life
+    def _ask_for_log_ends(self, partition: TopicPartition, brokers: Iterable[BrokerId]) -> None:
+        """Each of them once, until it has answered."""
+        for broker in brokers:
+            if (partition, broker) not in self.image.asked_for_log_ends:
+                self.image.asked_for_log_ends.add((partition, broker))
+                self.batch.ask_log_end(broker, partition)
 
     def update(
         self,
@@ -91,32 +110,69 @@ class Turn:
     ) -> PartitionState:
         """Another term of leadership, told to all replicas."""
         if elected.is_unclean:
-            self.outcome.unclean.append(partition)
+            ends = self.image.log_ends.get(partition, {})
+            self.outcome.unclean.append(UncleanElection(partition, elected.leader, state.isr, dict(ends)))
+        if elected.leader != NO_LEADER and self.image.log_ends.get(partition):
+            self.image.forget_log_ends(partition)
         if elected.leader not in (state.leader, NO_LEADER):
             self.outcome.elections += 1
         new = self.write(
             topic,
             partition,
             state._replace(leader=elected.leader, leader_epoch=state.leader_epoch + 1, isr=elected.isr),
+            is_unclean=elected.is_unclean,
         )
         self.batch.partition_changed(partition, new_on=new_on)
         return new
 
-    def write(self, topic: Topic, partition: TopicPartition, changed: PartitionState) -> PartitionState:
-        """`changed` still has the version of the state it replaces."""
+    def write(
+        self, topic: Topic, partition: TopicPartition, changed: PartitionState, *, is_unclean: bool = False
+    ) -> PartitionState:
+        """`changed` still has the version of the state it replaces. After an unclean election its leader's log is the
+        truth, and none that has another one is eligible."""
+        elr = () if is_unclean else self._elr(topic, partition, changed)
         new = changed._replace(
             controller_epoch=self.epoch,
             version=changed.version + 1,
-            lives={member: self._life_of(member, changed) for member in changed.isr},
+            lives={member: self._life_of(member, changed) for member in (*changed.isr, *elr)},
+            elr=elr,
         )
         topic.states[partition.partition] = new
         self.outcome.writes.append(UpdateState(partition, new))
         return new
 
+    def _elr(self, topic: Topic, partition: TopicPartition, changed: PartitionState) -> tuple[BrokerId, ...]:
+        """Those that leave an ISR that is too small to commit anything stay eligible until it is large enough again.
+
+        While there is a leader, those that may have lost records do not: it has all of them.
+        """
+        replicas = topic.assignments[partition.partition].replicas
+        if len(changed.isr) >= self.needed_replicas(topic, len(replicas)):
+            return ()
+        before = topic.states[partition.partition]
+        return tuple(
+            member
+            for member in before.eligible
+            if member not in changed.isr
+            and member in replicas
+            and (changed.leader == NO_LEADER or not self.image.has_lost(before, member))
+        )
+
+    def needed_replicas(self, topic: Topic, replicas: int) -> int:
+        """How many have to be in sync so that something is committed: not more than there are (S2.6)."""
+        own = topic.rules.min_insync_replicas
+        return min(self.defaults().min_insync_replicas if own is None else own, replicas)
+
     def _life_of(self, member: BrokerId, state: PartitionState) -> Epoch:
-        """Of one that is dead: the last that was known. None at all is less than any."""
+        """The epoch in which the member has every committed record, for all that is known.
+
+        Of a dead one that is the last known; none at all is less than any. One that may have lost records keeps the
+        old epoch while the partition waits for a leader: the next look must come to the same verdict.
+        """
         broker = self.image.brokers.get(member)
-        return state.lives.get(member, NO_EPOCH) if broker is None else broker.epoch
+        if broker is None or (state.leader == NO_LEADER and self.image.has_lost(state, member)):
+            return state.lives.get(member, NO_EPOCH)
+        return broker.epoch
 
     def assign(self, topic: Topic, partition: TopicPartition, assignment: Assignment) -> None:
         if topic.assignments[partition.partition] != assignment:

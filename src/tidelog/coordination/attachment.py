@@ -12,9 +12,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tidelog.coordination.entries import Changed, Ended, Entry, Opened, Sealed
 from tidelog.coordination.guard import Guard
+from tidelog.coordination.journal import FellBehindError
 from tidelog.coordination.lease import Lease, remove_orphans
+from tidelog.coordination.machine import DirectoryFullError, Machine, NoRoomError
 from tidelog.coordination.port import ConnectionLostError, Event, SessionLostError
-from tidelog.coordination.replica import Applied, Member, Replica
+from tidelog.coordination.replica import Applied, DivergedError, Member, Replica
 from tidelog.coordination.scribe import Readers, Scribe
 from tidelog.errors import StorageError
 from tidelog.ports import Clock
@@ -64,8 +66,9 @@ class Attachment:
     can be read, since both happen in one turn of the loop.
     """
 
-    def __init__(self, directory: str, clock: Clock, detached: Callable[[], None]) -> None:
+    def __init__(self, machine: Machine, directory: str, clock: Clock, detached: Callable[[], None]) -> None:
         self.replica = Replica()
+        self._machine = machine
         self._directory = directory
         self._clock = clock
         self._detached = detached
@@ -77,9 +80,11 @@ class Attachment:
         self._sessions: dict[int, Attached] = {}
         self._pending: dict[_Key, _Pending] = {}
         self._is_over = False
-        self._failure: StorageError | None = None
-        self._guard = Guard(directory, clock, self._loop, self._end_all)
-        self._scribe = Scribe(directory, self._loop, Readers(self._hear, self._not_written, self._fail))
+        self._is_refused = False
+        """The last change could not be written, which has been logged."""
+        self._failure: Exception | None = None
+        self._guard = Guard(machine, directory, clock, self._loop, self._end_all)
+        self._scribe = Scribe(machine, directory, self._loop, Readers(self._hear, self._not_written, self._fail))
 
     # Sessions
 
@@ -101,17 +106,19 @@ class Attachment:
         finally:
             self._openers.pop(lease.name, None)
         names = [*self._leases, *(member.name for member in self.replica.members.values())]
-        self._scribe.run(partial(remove_orphans, self._directory, names))
+        self._scribe.run(partial(remove_orphans, self._machine, self._directory, names))
         return session
 
     async def _make_lease(self, timeout_ms: int) -> Lease:
-        making = self._scribe.run(partial(Lease, self._directory, timeout_ms, self._clock))
+        making = self._scribe.run(partial(Lease, self._machine, self._directory, timeout_ms, self._clock))
         self._awaited_leases[making] = None
         try:
             lease = await asyncio.shield(making)
         except asyncio.CancelledError:
             making.add_done_callback(_release)
             raise
+        except StorageError as error:
+            raise _for_caller(error) from error
         finally:
             del self._awaited_leases[making]
             if not making.done() or making.cancelled() or making.exception() is not None:
@@ -135,6 +142,7 @@ class Attachment:
     def submit(self, entry: Entry) -> asyncio.Future[Any]:
         """Done when the line has been read back, with what came of it. Shield it: a waiter may go, the line stays."""
         future: asyncio.Future[Any] = self._loop.create_future()
+        future.add_done_callback(_retrieve)
         if self._is_over:
             future.set_exception(SessionLostError())
         else:
@@ -150,9 +158,7 @@ class Attachment:
         pending = self._pending.get(_key(Ended(session)))
         if pending is not None:
             return pending.future
-        future = self.submit(Ended(session))
-        future.add_done_callback(_retrieve)
-        return future
+        return self.submit(Ended(session))
 
     # What comes from the threads
 
@@ -162,7 +168,11 @@ class Attachment:
         if self._is_over:
             return
         for entry in entries:
-            applied = self.replica.apply(entry)
+            try:
+                applied = self.replica.apply(entry)
+            except DivergedError as error:
+                self._fail(error)
+                return
             for event in applied.events:
                 for session in list(self._sessions.values()):
                     session.tell(event)
@@ -176,12 +186,14 @@ class Attachment:
         if applied.opened is not None or applied.ended is not None:
             self._watch_others()
         if applied.ended is not None:
-            self._scribe.run(partial(_remove, os.path.join(self._directory, applied.ended.name)))
+            self._scribe.run(partial(_remove, self._machine, os.path.join(self._directory, applied.ended.name)))
             session = self._sessions.get(applied.ended.id)
             if session is not None:
                 session.lose()
         opened = self._join(applied.opened) if applied.opened is not None else None
         pending = self._pending.pop(_key(entry), None)
+        if pending is not None:
+            self._is_refused = False
         if pending is not None and not pending.future.done():
             if applied.outcome is None:
                 pending.future.set_result(opened)
@@ -200,24 +212,27 @@ class Attachment:
         session.start()
         return session
 
-    def _not_written(self, entries: Sequence[Entry]) -> None:
+    def _not_written(self, entries: Sequence[Entry], error: StorageError) -> None:
         """The disk is full, most likely. Sessions live on, for their leases need no room."""
+        if not self._is_refused:
+            _log.error("changes to the cluster's state fail for now: %s", error)
+        self._is_refused = True
         for entry in entries:
             pending = self._pending.pop(_key(entry), None)
             if pending is not None and not pending.future.done():
-                pending.future.set_exception(ConnectionLostError())
+                pending.future.set_exception(_for_caller(error, ConnectionLostError()))
 
     def _fail(self, error: StorageError) -> None:
         """The journal cannot be read or synced any more, so nothing is known of the cluster: be out of it."""
         _log.error("all sessions of this process with the cluster end: %s", error)
-        self._failure = error
+        failure = self._failure = _for_caller(error)
         for making in self._awaited_leases:
             if not making.done():
                 making.set_exception(error)
         for name in [key[0] for key in self._pending if key[0] in self._leases]:
             opening = self._pending.pop((name, 0, 0)).future
             if not opening.done():
-                opening.set_exception(error)
+                opening.set_exception(failure)
         for session in list(self._sessions.values()):
             session.lose()
         self._stop()
@@ -242,15 +257,23 @@ class Attachment:
             for pending in self._pending.values():
                 if not pending.future.done():
                     pending.future.set_exception(SessionLostError())
-                    _retrieve(pending.future)
             self._pending.clear()
             self._detached()
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Nobody needs to know; asyncio complains of errors that nobody looked at."""
+    """The caller may have been cancelled; asyncio complains of errors that no caller looks at."""
     if not future.cancelled():
         future.exception()
+
+
+def _for_caller(error: StorageError, otherwise: Exception | None = None) -> Exception:
+    """What may be tried again is a CoordinationError: a full disk passes, a process that was stopped starts over."""
+    if isinstance(error, DirectoryFullError):
+        return NoRoomError(str(error))
+    if isinstance(error, FellBehindError | DivergedError):
+        return SessionLostError()
+    return otherwise or error
 
 
 def _release(making: asyncio.Future[Lease]) -> None:
@@ -258,6 +281,6 @@ def _release(making: asyncio.Future[Lease]) -> None:
         making.result().release()
 
 
-def _remove(path: str) -> None:
+def _remove(machine: Machine, path: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(path)
+        machine.remove(path)

@@ -13,16 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 
 from tidelog.coordination.attachment import Attachment
 from tidelog.coordination.entries import Changed
 from tidelog.coordination.lease import Lease
+from tidelog.coordination.local_machine import LocalMachine
+from tidelog.coordination.machine import Machine
 from tidelog.coordination.port import CoordinationError, Event, Op, OpResult, SessionLostError, SessionState, Watch
 from tidelog.coordination.replica import Member
 from tidelog.coordination.session import Answer, Question, TreeSession, answer
 from tidelog.coordination.watches import Watches
+from tidelog.errors import StorageError
 from tidelog.ports import Clock
+
+_log = logging.getLogger(__name__)
 
 _BEATS_PER_TIMEOUT = 6
 _SHORTEST_TIMER_S = 0.001
@@ -112,21 +118,34 @@ class EmbeddedSession(TreeSession):
 
 
 class EmbeddedCoordination:
-    """The store in a directory, which is made if it is missing. All its members run on this machine.
+    """The store in a directory, which is made if it is missing. All its members run on one machine, and on its clock.
 
     Costs two threads while there is a session, and nothing else.
     """
 
-    def __init__(self, directory: str, clock: Clock) -> None:
+    def __init__(self, directory: str, clock: Clock, machine: Machine | None = None) -> None:
         self._directory = directory
         self._clock = clock
+        self._machine = LocalMachine() if machine is None else machine
         self._attachment: Attachment | None = None
 
     async def connect(self, session_timeout_ms: int) -> EmbeddedSession:
-        """StorageError if the directory cannot be used; SessionLostError if this process was stopped meanwhile."""
+        """StorageError if the directory cannot be used, NoRoomError if it is full.
+
+        SessionLostError if this process was stopped meanwhile.
+        """
+        try:
+            return await self._connect(session_timeout_ms)
+        except StorageError as error:
+            # The kernel reports a failed sync to every process that has the journal open. One that opens it again
+            # and writes everything once more learns whether the device still fails.
+            _log.warning("the coordination store is tried once more: %s", error)
+            return await self._connect(session_timeout_ms)
+
+    async def _connect(self, session_timeout_ms: int) -> EmbeddedSession:
         attachment = self._attachment
         if attachment is None:
-            attachment = self._attachment = Attachment(self._directory, self._clock, self._detached)
+            attachment = self._attachment = Attachment(self._machine, self._directory, self._clock, self._detached)
         return await attachment.open(
             session_timeout_ms, lambda member, lease: EmbeddedSession(attachment, member, lease, self._clock)
         )

@@ -73,7 +73,7 @@ def to_line(entry: Entry) -> bytes:
 def from_line(line: bytes) -> Entry | None:
     """None for what is torn."""
     checksum, _, body = line.partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(body):
+    if not body or checksum != b"%08x" % zlib.crc32(body):
         return None
     name, *values = json.loads(body)
     kind = _KINDS[name]

@@ -1,13 +1,16 @@
-"""The thread that keeps the leases of this process and watches over the sessions of all others."""
+"""The thread that keeps the leases of this process and watches over the sessions of all others.
+
+It is a thread of its own because it must go on while the journal's thread waits for the device.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading  # noqa: TID251  behind the Coordination port: must go on while the journal's thread waits for the device
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from tidelog.coordination.lease import Lease, Probe
+from tidelog.coordination.machine import Machine, Steps, Worker
 from tidelog.coordination.replica import Member
 from tidelog.ports import Clock
 
@@ -18,8 +21,14 @@ class Guard:
     """Renews, asks, reports. Orders come by a deque and a tuple that is replaced as a whole, so no lock is needed."""
 
     def __init__(
-        self, directory: str, clock: Clock, loop: asyncio.AbstractEventLoop, report: Callable[[list[Member]], None]
+        self,
+        machine: Machine,
+        directory: str,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[list[Member]], None],
     ) -> None:
+        self._machine = machine
         self._directory = directory
         self._clock = clock
         self._loop = loop
@@ -28,10 +37,8 @@ class Guard:
         self._others: tuple[Member, ...] = ()
         self._probes: dict[int, Probe] = {}
         self._leases: list[Lease] = []
-        self._wake = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="coordination-guard", daemon=True)
-        self._thread.start()
+        self._worker = machine.start("coordination-guard", self._run)
 
     def keep(self, lease: Lease) -> None:
         self._orders.append((lease, True))
@@ -39,24 +46,23 @@ class Guard:
     def drop(self, lease: Lease) -> None:
         """It is released, soon, and only by this thread: no renewal can come in between."""
         self._orders.append((lease, False))
-        self._wake.set()
+        self._worker.ring()
 
     def watch(self, others: Sequence[Member]) -> None:
         self._others = tuple(others)
 
     def stop(self) -> None:
         self._stopping = True
-        self._wake.set()
+        self._worker.ring()
 
-    def _run(self) -> None:
+    def _run(self, worker: Worker) -> Steps:
         while not self._stopping and not self._loop.is_closed():
             self._keep_leases()
             dead = [member for member in self._others if self._is_dead(member)]
             self._forget_probes()
             if dead:
                 _tell(self._loop, self._report, dead)
-            self._wake.wait(_POLL_S)
-            self._wake.clear()
+            yield _POLL_S
         self._keep_leases()
         for lease in self._leases:
             lease.release()
@@ -77,10 +83,13 @@ class Guard:
     def _is_dead(self, member: Member) -> bool:
         """What cannot be asked just now, for lack of descriptors say, is taken to live: others ask too."""
         try:
+            now_ns = self._clock.monotonic_ns()
             probe = self._probes.get(member.id)
             if probe is None:
-                probe = self._probes[member.id] = Probe(self._directory, member.name, member.timeout_ms)
-            return probe.is_dead(self._clock.monotonic_ns())
+                probe = self._probes[member.id] = Probe(
+                    self._machine, self._directory, member.name, member.timeout_ms, now_ns
+                )
+            return probe.is_dead(now_ns)
         except OSError:
             return False
 

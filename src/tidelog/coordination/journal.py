@@ -8,21 +8,26 @@ changes, and what a line means follows from the lines before it: see `replica`.
 The journal is a row of generations, `journal-N`, each beginning with a snapshot. A line `Sealed` ends one. Whoever
 reads it can make the next, for all have come to the same snapshot; the first to link it into place wins. Needs a local
 file system: over a network, appends are not atomic.
+
+A process acts on a line only after it has synced the line itself, and on a generation only after it has synced its
+name. A sync that fails ends the process's sessions, and what it left behind is not trusted: the kernel forgets that the
+device refused these bytes, and tells no process that opens the file later. So a process that opens a generation writes
+what it finds there once more before it syncs and believes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import tempfile
-from typing import NoReturn
+from collections.abc import Generator
 
 from tidelog.coordination.entries import LineCutter, Sealed, Snapshot, to_line
+from tidelog.coordination.machine import Machine, refusal
 from tidelog.errors import StorageError
 
 _PREFIX = "journal-"
 _NEW_PREFIX = "new-journal-"
-_SEAL_BYTES = 4 << 20
 _KEPT = 3
 _READ_BYTES = 1 << 20
 
@@ -32,127 +37,160 @@ class FellBehindError(StorageError):
 
 
 class Journal:
-    """The generation that this process writes to and reads, up to its seal. Calls may wait for the device."""
+    """The generation that this process writes to and reads, up to its seal. Calls may wait for the device.
 
-    def __init__(self, directory: str, generation: int) -> None:
+    Where a call is a generator, other processes may act at each of its yields; see `machine.Steps`.
+    """
+
+    def __init__(self, machine: Machine, directory: str, generation: int) -> None:
         self.directory = directory
         self.generation = generation
         self.cutter = LineCutter(generation)
-        self.path = _path(directory, generation)
-        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self.path = journal_path(directory, generation)
+        self._machine = machine
+        self._file = machine.open(self.path)
+        try:
+            machine.sync_directory(directory)  # its maker may have died before it did
+            self._found_bytes = self._file.size()
+        except OSError:
+            self._file.close()
+            raise
 
     @classmethod
-    def open_latest(cls, directory: str) -> Journal:
+    def open_latest(cls, machine: Machine, directory: str) -> Generator[float, None, Journal]:
         """Makes the directory and the first generation where they are missing."""
         try:
-            os.makedirs(directory, exist_ok=True)
+            machine.make_directory(directory)
             while True:
-                latest = latest_generation(directory)
+                latest = latest_generation(machine, directory)
+                yield 0.0
                 if latest == 0:
-                    make_generation(directory, 1, Snapshot({"change": 0, "sessions": [], "nodes": []}, []))
+                    empty = Snapshot({"change": 0, "sessions": [], "nodes": []}, [])
+                    yield from make_generation(machine, directory, 1, empty)
                     continue
                 with contextlib.suppress(FileNotFoundError):  # the next one was made in between
-                    return cls(directory, latest)
+                    return cls(machine, directory, latest)
         except OSError as error:
-            _refuse(directory, error)
+            raise _refusal(directory, error) from error
 
     def append(self, lines: bytes) -> None:
         """After a failure some of it may be there. Then it is a torn line, or counts."""
         try:
-            written = os.write(self._file, lines)
+            _append_all(self._file.append(lines), lines)
         except OSError as error:
-            _refuse(self.directory, error)
-        if written != len(lines):
-            raise StorageError(f"no room for the cluster's journal in {self.directory}: free some space")
+            raise _refusal(self.directory, error) from error
 
-    def read(self) -> bytes:
-        """What has come since the last read, and is on the device now: nobody acts on what a power loss takes back."""
+    def read(self) -> Generator[float, None, bytes]:
+        """What has come since the last read and is on the device now: a power loss cannot take it back."""
+        position = self.cutter.position
         try:
-            size = os.fstat(self._file).st_size
-            if size == self.cutter.position:
+            size = self._file.size()
+            if size == position:
                 return b""
-            os.fdatasync(self._file)
-            return os.pread(self._file, min(size - self.cutter.position, _READ_BYTES), self.cutter.position)
+            if position < self._found_bytes:
+                data = self._file.read(position, min(self._found_bytes - position, _READ_BYTES))
+                self._file.write_again(position, data)
+                yield 0.0
+                self._file.sync()
+            else:
+                self._file.sync()
+                yield 0.0
+                data = self._file.read(position, min(size - position, _READ_BYTES))
         except OSError as error:
-            _refuse(self.directory, error)
+            raise _refusal(self.directory, error) from error
+        return data
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to seal: most of it is history that the next snapshot leaves out."""
-        return self.cutter.position > _SEAL_BYTES + 2 * self.cutter.snapshot_bytes
+        return self.cutter.position > self._machine.seal_bytes + 2 * self.cutter.snapshot_bytes
 
-    def following(self, snapshot: Snapshot) -> Journal:
-        """The next generation, made from what this one came to if nobody has made it yet. This one is closed."""
-        self.close()
+    def following(self, snapshot: Snapshot) -> Generator[float, None, Journal]:
+        """The next generation, made from what this one came to if no process has made it yet. This one is closed.
+
+        A DirectoryFullError leaves this one open, to try again.
+        """
         generation = self.generation + 1
         try:
-            if latest_generation(self.directory) < generation:
-                make_generation(self.directory, generation, snapshot)
-            journal = Journal(self.directory, generation)
-            # Whoever was stopped while making it may have put it back after it was removed: then it has no seal.
-            if latest_generation(self.directory) == generation or journal._is_sealed():
-                _remove_before(self.directory, generation)
+            if latest_generation(self._machine, self.directory) < generation:
+                yield 0.0
+                yield from make_generation(self._machine, self.directory, generation, snapshot)
+            yield 0.0
+            journal = Journal(self._machine, self.directory, generation)
+            # A process that was stopped while making it may have put it back after it was removed: it has no seal then.
+            if latest_generation(self._machine, self.directory) == generation or journal._is_sealed():
+                self.close()
+                yield 0.0
+                _remove_before(self._machine, self.directory, generation)
                 return journal
             journal.close()
         except FileNotFoundError:
             pass
         except OSError as error:
-            _refuse(self.directory, error)
+            raise _refusal(self.directory, error) from error
         raise FellBehindError(f"the journal in {self.directory} has gone on without this process, which was stopped")
 
     def _is_sealed(self) -> bool:
-        content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        content = self._file.read(0, self._file.size())
         return any(isinstance(entry, Sealed) for entry in LineCutter(self.generation).feed(content))
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
 
-def latest_generation(directory: str) -> int:
+def latest_generation(machine: Machine, directory: str) -> int:
     """0 if there is none."""
-    return max((generation for generation, _ in _files(directory, _PREFIX)), default=0)
+    return max((generation for generation, _ in _files(machine, directory, _PREFIX)), default=0)
 
 
-def make_generation(directory: str, generation: int, snapshot: Snapshot) -> None:
-    """All or nothing, and only once: a link does not replace."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f"{_NEW_PREFIX}{generation}-", dir=directory)
-    with open(descriptor, "wb") as file:
-        file.write(to_line(snapshot))
-        file.flush()
-        os.fsync(file.fileno())
-    # Somebody else may have made it, and removed our temporary file with the others that are no longer needed.
-    with contextlib.suppress(FileExistsError, FileNotFoundError):
-        os.link(temporary, _path(directory, generation))
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
-
-
-def _remove_before(directory: str, generation: int) -> None:
-    """What it has made superfluous, once it is sure to outlive a power loss. Some stay for those that are slow."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+def make_generation(
+    machine: Machine, directory: str, generation: int, snapshot: Snapshot
+) -> Generator[float, None, None]:
+    """All or nothing, and only once: a link does not replace. Its name is synced by each process that opens it."""
+    file = machine.create(directory, f"{_NEW_PREFIX}{generation}-")
     try:
-        os.fsync(descriptor)
+        line = to_line(snapshot)
+        _append_all(file.append(line), line)
+        yield 0.0
+        file.sync()
+        yield 0.0
+        # Another process may have made it, and removed our temporary file with the others that are no longer needed.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            machine.link(file.path, journal_path(directory, generation))
+        yield 0.0
+        machine.remove(file.path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            machine.remove(file.path)
+        raise
     finally:
-        os.close(descriptor)
-    files = [name for number, name in _files(directory, _PREFIX) if number < generation - _KEPT]
-    files += [name for number, name in _files(directory, _NEW_PREFIX) if number <= generation]
+        file.close()
+
+
+def _append_all(written: int, data: bytes) -> None:
+    """The kernel writes less than it was given when the disk has no more room."""
+    if written != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _remove_before(machine: Machine, directory: str, generation: int) -> None:
+    """What this generation has made superfluous. Some stay for processes that are slow."""
+    files = [name for number, name in _files(machine, directory, _PREFIX) if number < generation - _KEPT]
+    files += [name for number, name in _files(machine, directory, _NEW_PREFIX) if number <= generation]
     for name in files:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory, name))
+        machine.remove(os.path.join(directory, name))
 
 
-def _files(directory: str, prefix: str) -> list[tuple[int, str]]:
+def _files(machine: Machine, directory: str, prefix: str) -> list[tuple[int, str]]:
     """Files that belong to a generation, with its number."""
-    names = [name for name in sorted(os.listdir(directory)) if name.startswith(prefix)]
+    names = [name for name in machine.list(directory) if name.startswith(prefix)]
     numbers = [name.removeprefix(prefix).split("-")[0] for name in names]
     return [(int(number), name) for number, name in zip(numbers, names, strict=True) if number.isdigit()]
 
 
-def _path(directory: str, generation: int) -> str:
+def journal_path(directory: str, generation: int) -> str:
     return os.path.join(directory, f"{_PREFIX}{generation}")
 
 
-def _refuse(directory: str, error: OSError) -> NoReturn:
-    raise StorageError(f"cannot use the cluster's journal in {directory}: {error.strerror}") from error
+def _refusal(directory: str, error: OSError) -> StorageError:
+    return refusal("the cluster's journal", directory, error)

@@ -1,46 +1,56 @@
 """The file of a session: its lock, which ends with the process, and its lease, which ends with its attention.
 
-The lock tells of death at once; the lease, a time that the owner keeps writing into the mapped file, tells of a process
-that is there but stopped. Neither needs the journal, so no trouble there can end a session.
+The lock tells of death at once; the lease, a time that the owner keeps writing into the file, tells of a process that
+is there but stopped. Neither needs the journal, so no trouble there can end a session.
 
-The time is the machine's monotonic clock, which all its processes share. It stands still while the machine is
-suspended, and that is right: so do all members, and none has to lose its session because a notebook was closed.
+The time is the machine's monotonic clock, which all its processes share and which never jumps. It stands still while
+the machine is suspended, and that is right: all members stand still too, and none has to lose its session because a
+notebook was closed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import mmap
+import logging
 import os
-import sys
-import tempfile
-import weakref
 
+from tidelog.coordination.machine import Machine, SessionView, refusal
 from tidelog.ports import Clock
 
 PREFIX = "session-"
 _GRACE_NS = 50_000_000
-"""Others let it lapse a little later than its owner does, who so always knows first."""
+"""Others let it lapse a little later than its owner does, so the owner always knows first."""
+
+_log = logging.getLogger(__name__)
 
 
 class Lease:
     """The owner's side. `renew` and `release` belong to one thread, all else to the loop.
 
-    Always: others hold it for living until `renewed_ns` + timeout at least, for as long as the lock is held.
+    Always: others take it for living until `renewed_ns` + timeout at least, for as long as the lock is held.
     """
 
-    def __init__(self, directory: str, timeout_ms: int, clock: Clock) -> None:
+    def __init__(self, machine: Machine, directory: str, timeout_ms: int, clock: Clock) -> None:
         self._clock = clock
         self._timeout_ns = timeout_ms * 1_000_000
-        self._file, self.path = tempfile.mkstemp(prefix=PREFIX, dir=directory)  # is not inherited by what is executed
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(self._file, 8)
-        self._map = mmap.mmap(self._file, 8)
-        self._time = memoryview(self._map).cast("q")
-        self.name = os.path.basename(self.path)
-        self.beat_ns = self.renewed_ns = self._time[0] = clock.monotonic_ns()
-        _ours.add(self)
+        self._is_broken = False
+        try:
+            self._file = machine.claim(directory, PREFIX)
+            self.name = os.path.basename(self._file.path)
+            self.beat_ns = self.renewed_ns = clock.monotonic_ns()
+            self._take_room(machine)
+        except OSError as error:
+            raise refusal("the file of a session", directory, error) from error
+
+    def _take_room(self, machine: Machine) -> None:
+        """The first write needs room on the disk. No later one does, so a disk that fills up ends no session."""
+        try:
+            self._file.write_time(self.renewed_ns)
+        except OSError:
+            self._file.release()
+            with contextlib.suppress(OSError):
+                machine.remove(self._file.path)
+            raise
 
     def is_current(self) -> bool:
         return self._clock.monotonic_ns() < self.over_ns
@@ -57,69 +67,62 @@ class Lease:
         beat_ns = self.beat_ns
         if beat_ns == self.renewed_ns:
             return
-        self._time[0] = beat_ns
+        try:
+            # Others wait for a whole timeout when they do not find the file, so a lease without a file is not renewed.
+            if not self._file.has_name():
+                self._complain("it was removed")
+                return
+            self._file.write_time(beat_ns)
+        except OSError as error:
+            self._complain(error.strerror or repr(error))
+            return
+        self._is_broken = False
         # If this thread was stopped before the write, others may have seen it lapse: then it has lapsed.
         if self.is_current():
             self.renewed_ns = beat_ns
 
+    def _complain(self, reason: str) -> None:
+        if not self._is_broken:
+            _log.error("the session ends soon, for its file %s cannot be written: %s", self._file.path, reason)
+        self._is_broken = True
+
     def release(self) -> None:
         """Give up the lock; everybody sees that the session is over. The file stays for whoever ends it."""
-        if self._file >= 0:
-            self._time.release()
-            self._map.close()
-            os.close(self._file)
-            self._file = -1
-
-
-_ours: weakref.WeakSet[Lease] = weakref.WeakSet()
-
-
-def _release_in_child() -> None:
-    """A forked child shares the lock until it closes it, and would keep its parent's session alive."""
-    for lease in list(_ours):
-        lease.release()
-
-
-os.register_at_fork(after_in_child=_release_in_child)
+        self._file.release()
 
 
 class Probe:
-    """The others' side of a session's file. Keeps it open, so that asking costs two system calls."""
+    """The others' side of a session's file."""
 
-    def __init__(self, directory: str, name: str, timeout_ms: int) -> None:
+    def __init__(self, machine: Machine, directory: str, name: str, timeout_ms: int, now_ns: int) -> None:
         self._over_after_ns = timeout_ms * 1_000_000 + _GRACE_NS
-        self._file = -1
+        self._looked_ns = now_ns
+        self._view: SessionView | None = None
         with contextlib.suppress(FileNotFoundError):
-            self._file = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
+            self._view = machine.view(os.path.join(directory, name))
 
     def is_dead(self, now_ns: int) -> bool:
-        """Without a file it was ended before, or its owner gave up."""
-        if self._file < 0 or self._is_free():
+        """Without a file the lock cannot be seen: the owner notices that too, and its lease runs out."""
+        if self._view is None:
+            return now_ns >= self._looked_ns + self._over_after_ns
+        if not self._view.is_locked():
             return True
-        return now_ns >= int.from_bytes(os.pread(self._file, 8, 0), sys.byteorder) + self._over_after_ns
-
-    def _is_free(self) -> bool:
-        """A shared lock fails while the owner holds its own, and does not disturb others that ask."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        return True
+        time_ns = self._view.time_ns()
+        return time_ns is not None and now_ns >= time_ns + self._over_after_ns
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
 
-def remove_orphans(directory: str, members: list[str]) -> None:
-    """Files of processes that died before their session was known. One of another size is just being made."""
-    for name in sorted(os.listdir(directory)):
-        path = os.path.join(directory, name)
+def remove_orphans(machine: Machine, directory: str, members: list[str]) -> None:
+    """Files of processes that died before their session was known. One without a time is just being made."""
+    for name in machine.list(directory):
         if name.startswith(PREFIX) and name not in members:
+            path = os.path.join(directory, name)
             with contextlib.suppress(FileNotFoundError):
-                probe = Probe(directory, name, 0)
-                if os.path.getsize(path) == 8 and probe._is_free():
-                    os.unlink(path)
-                probe.close()
+                view = machine.view(path)
+                if view.time_ns() is not None and not view.is_locked():
+                    machine.remove(path)
+                view.close()

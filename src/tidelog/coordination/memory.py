@@ -31,8 +31,6 @@ from tidelog.coordination.watches import Watches
 from tidelog.ports import Clock
 
 _RENEWALS_PER_TIMEOUT = 3
-_SHORTEST_TIMER_S = 0.001
-"""Timers and the clock may disagree by a rounding; a timer that came early must not come again at once for ever."""
 
 
 class _Pipe:
@@ -100,8 +98,6 @@ class MemorySession(TreeSession):
         return results
 
     async def _call(self, receive: Callable[..., None], *what: Any) -> Any:
-        if not self.is_current():
-            self.lose()
         if self._state is not SessionState.CONNECTED:
             await asyncio.sleep(0)
             raise SessionLostError() if self._state is SessionState.LOST else ConnectionLostError()
@@ -116,12 +112,10 @@ class MemorySession(TreeSession):
     # What comes from the store, in the context of the member
 
     def receive(self, receive: Callable[..., None], *what: Any) -> None:
-        """A frozen member may have slept through its own end: then it must not act on old news."""
-        if not self.is_current():
-            self.lose()
-        elif self._state is SessionState.SUSPENDED:
+        """What arrives is held back while the session is suspended, and dropped when it is over."""
+        if self._state is SessionState.SUSPENDED:
             self._held.append((receive, what))
-        else:
+        elif self._state is not SessionState.LOST:
             receive(*what)
 
     def receive_opened(self, session: int) -> None:
@@ -154,13 +148,14 @@ class MemorySession(TreeSession):
             self._fail_all(ConnectionLostError)
 
     def resume(self) -> None:
-        if not self.is_current():
+        """Go on with the same session, unless it has expired meanwhile."""
+        if any(receive == self.receive_expired for receive, _ in self._held):
             self.lose()
         elif self._turn(SessionState.CONNECTED):
+            held, self._held = self._held, []
             loop = asyncio.get_running_loop()
-            for receive, what in self._held:
-                loop.call_soon(receive, *what)
-            self._held.clear()
+            for receive, what in held:
+                loop.call_soon(self.receive, receive, *what)
             self._renew()
 
     def lose(self) -> None:
@@ -178,13 +173,9 @@ class MemorySession(TreeSession):
         return self._renewed_ns + self.timeout_ms * 1_000_000
 
     def _tick(self) -> None:
-        """Renew a few times in a timeout, and be there when it is over."""
-        if not self.is_current():
-            self.lose()
-            return
+        """Renew a few times in a timeout. A session that is not current goes on trying: the store may still have it."""
         self._renew()
-        left_s = (self._over_ns() - self._clock.monotonic_ns()) / 1e9
-        delay_s = max(_SHORTEST_TIMER_S, min(self.timeout_ms / 1e3 / _RENEWALS_PER_TIMEOUT, left_s))
+        delay_s = self.timeout_ms / 1e3 / _RENEWALS_PER_TIMEOUT
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _renew(self) -> None:
@@ -214,7 +205,7 @@ class MemoryCoordination:
     """The store. Share one among all members of a cluster; it needs no loop until the first connects.
 
     `delay_s` is asked for each message how long it takes, at least a turn of the loop. A story makes trouble with
-    `expire`, `suspend` and `resume`.
+    `expire`, `suspend` and `resume`, or `stop` and `start`.
     """
 
     def __init__(self, clock: Clock, *, delay_s: Callable[[], float] = lambda: 0.0) -> None:
@@ -224,7 +215,10 @@ class MemoryCoordination:
         self.context = Context()
         """Empty, so it is of no process: a freeze or a kill does not stop the store."""
         self._seats: dict[int, _Seat] = {}
+        self._cut_off: dict[int, MemorySession] = {}
+        """The sessions that are suspended. One of them may have expired meanwhile; it hears of that afterwards."""
         self._is_suspended = False
+        self._is_stopped = False
 
     async def connect(self, session_timeout_ms: int) -> MemorySession:
         if self._is_suspended:
@@ -240,6 +234,11 @@ class MemoryCoordination:
 
     # Trouble
 
+    @property
+    def answers_all(self) -> bool:
+        """It runs, and no session is cut off from it."""
+        return not (self._is_stopped or self._is_suspended or self._cut_off)
+
     def expire(self, session: int) -> None:
         """End it now, as if its lease had run out: it is not current from this moment on, and hears of it."""
         seat = self._seats.get(session)
@@ -250,20 +249,42 @@ class MemoryCoordination:
     def suspend(self, session: int | None = None) -> None:
         """Nobody answers that session, or all and those to come. What is on the way there still arrives."""
         self._is_suspended = self._is_suspended or session is None
-        for seat in self._chosen(session):
-            self._in_context_of(seat.session, seat.session.suspend)
+        for number in list(self._seats) if session is None else [session]:
+            if number in self._seats:
+                self._cut_off[number] = member = self._seats[number].session
+                self._in_context_of(member, member.suspend)
 
     def resume(self, session: int | None = None) -> None:
+        """Does nothing while the server is stopped: `start` reconnects all sessions."""
+        if self._is_stopped:
+            return
         if session is None:
             self._is_suspended = False
-        for seat in self._chosen(session):
-            self._in_context_of(seat.session, seat.session.resume)
+        for number in list(self._cut_off) if session is None else [session]:
+            member = self._cut_off.pop(number, None)
+            if member is not None:
+                self._in_context_of(member, member.resume)
 
-    def _chosen(self, session: int | None) -> list[_Seat]:
-        if session is None:
-            return list(self._seats.values())
-        seat = self._seats.get(session)
-        return [] if seat is None else [seat]
+    def stop(self) -> None:
+        """The server is killed. What is on the way to it is lost; what it has written and its sessions stay."""
+        self._is_stopped = True
+        for seat in self._seats.values():
+            if seat.expiry is not None:
+                seat.expiry.cancel()
+        self.suspend()
+
+    def start(self) -> None:
+        """The server is back and gives each of its sessions a full new timeout, as ZooKeeper does."""
+        self._is_stopped = False
+        for number, seat in self._seats.items():
+            self._await_renewal(number, seat)
+        self.resume()
+
+    async def restart(self, away_s: float) -> None:
+        """Kill the server and bring it back after so long."""
+        self.stop()
+        await asyncio.sleep(away_s)
+        self.start()
 
     def _in_context_of(self, session: MemorySession, act: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(act, context=session.context)
@@ -271,13 +292,16 @@ class MemoryCoordination:
     # What comes from sessions, in the context of the store
 
     def receive_open(self, session: MemorySession) -> None:
+        if self._is_stopped:
+            self._in_context_of(session, session.lose)
+            return
         number = self.tree.open_session()
         seat = self._seats[number] = _Seat(session, self.delay_s)
         self._await_renewal(number, seat)
         seat.send(session.receive_opened, number)
 
     def receive_renewal(self, session: MemorySession, sent_ns: int) -> None:
-        seat = self._seats.get(session.id)
+        seat = self._seat_of(session.id)
         if seat is not None:
             self._await_renewal(session.id, seat)
             seat.send(session.receive_renewed, sent_ns)
@@ -285,9 +309,9 @@ class MemoryCoordination:
     def receive_question(
         self, session: MemorySession, question: Question, path: str, watch: Watch | None, future: asyncio.Future[Any]
     ) -> None:
-        seat = self._seats.get(session.id)
+        seat = self._seat_of(session.id)
         if seat is None:
-            return  # it is being told of its end
+            return
         try:
             found = answer(self.tree, seat.watches, question, path, watch)
         except CoordinationError as error:
@@ -296,7 +320,7 @@ class MemoryCoordination:
             seat.send(session.receive_answer, future, found, None)
 
     def receive_ops(self, session: MemorySession, ops: Sequence[Op], future: asyncio.Future[Any]) -> None:
-        seat = self._seats.get(session.id)
+        seat = self._seat_of(session.id)
         if seat is None:
             return
         outcome = self.tree.transact(session.id, ops)
@@ -304,9 +328,13 @@ class MemoryCoordination:
         seat.send(session.receive_answer, future, outcome.results, outcome.error)
 
     def receive_close(self, session: int, future: asyncio.Future[Any]) -> None:
-        seat = self._seats.get(session)
+        seat = self._seat_of(session)
         if seat is not None:
             self._end(session, seat.session.receive_answer, future, None, None)
+
+    def _seat_of(self, session: int) -> _Seat | None:
+        """None if there is no answer to give: the session is being told of its end, or the server is away."""
+        return None if self._is_stopped else self._seats.get(session)
 
     def _await_renewal(self, session: int, seat: _Seat) -> None:
         if seat.expiry is not None:

@@ -126,9 +126,11 @@ class SessionState(Enum):
     CONNECTED = "connected"
     """Calls work."""
     SUSPENDED = "suspended"
-    """Nobody answers just now; the ephemeral nodes may still be there. Do nothing that needs them to be."""
+    """The store does not answer just now, for however long; the ephemeral nodes may still be there. `is_current` says
+    whether that is sure. The session goes on when the store answers again, unless it has expired by then: a store that
+    was away itself gives its sessions a new timeout."""
     LOST = "lost"
-    """Over for good: the ephemeral nodes are gone, or will be before anyone else is told so."""
+    """Over for good: the store has said so, or it was closed here. The ephemeral nodes are gone, or will be."""
 
 
 StateListener: TypeAlias = Callable[[SessionState], None]
@@ -146,6 +148,7 @@ class Session(Protocol):
     def is_current(self) -> bool:
         """Now is before (when the last successful renewal was sent) + session timeout.
 
+        False says that the session may be over. It is True again if a later renewal shows that it is not.
         Cheap; to be asked before every act of a leader or controller, so that a process that was frozen and
         wakes up does not act on what it was.
         """

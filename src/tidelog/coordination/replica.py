@@ -10,6 +10,11 @@ from typing import NamedTuple
 from tidelog.coordination.entries import Changed, Ended, Entry, Opened, Snapshot
 from tidelog.coordination.port import Event
 from tidelog.coordination.tree import Outcome, Tree
+from tidelog.errors import StorageError
+
+
+class DivergedError(StorageError):
+    """The lines that this process read are not those of the process that made the next generation."""
 
 
 class Member(NamedTuple):
@@ -36,6 +41,7 @@ class Replica:
     def __init__(self) -> None:
         self.tree = Tree()
         self.members: dict[int, Member] = {}
+        self._is_new = True
 
     def apply(self, entry: Entry) -> Applied:
         if isinstance(entry, Changed):
@@ -58,7 +64,13 @@ class Replica:
         )
 
     def _restore(self, snapshot: Snapshot) -> None:
-        """Nothing changes for a replica that has seen all before it."""
-        if snapshot.tree["change"] != self.tree.change_id:
+        """Nothing changes for a replica that has seen all before it. One that has seen other lines cannot go on."""
+        if self._is_new:
             self.tree = Tree.restored(snapshot.tree)
             self.members = {values[0]: Member(*values) for values in snapshot.sessions}
+        elif snapshot.tree["change"] != self.tree.change_id:
+            raise DivergedError(
+                f"the journal's next generation begins with change {snapshot.tree['change']}, but this process has "
+                f"read changes up to {self.tree.change_id}: the disk gave it other lines"
+            )
+        self._is_new = False

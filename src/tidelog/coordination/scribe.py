@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import threading  # noqa: TID251  behind the Coordination port: a sync of the journal may take long
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.coordination.entries import Entry, Sealed, Snapshot, to_line
 from tidelog.coordination.journal import Journal
-from tidelog.coordination.notice import Notice
+from tidelog.coordination.machine import DirectoryFullError, Machine, Steps, Worker
 from tidelog.errors import StorageError
 
 T = TypeVar("T")
+
+_LOOK_ANYWAY_S = 0.25
+"""Should a notice ever be missed, it is made good after this time."""
+_ROOM_RETRY_S = 0.1
 
 
 class _Task(NamedTuple):
@@ -31,7 +34,7 @@ class Readers(NamedTuple):
     """Whom to tell, on the loop."""
 
     read: Callable[[Sequence[Entry]], None]
-    not_written: Callable[[Sequence[Entry]], None]
+    not_written: Callable[[Sequence[Entry], StorageError], None]
     """Whether they count is not known."""
     failed: Callable[[StorageError], None]
     """The end: the thread is over."""
@@ -44,14 +47,13 @@ class Scribe:
     as is what it wrote behind the seal, and must be submitted again.
     """
 
-    def __init__(self, directory: str, loop: asyncio.AbstractEventLoop, readers: Readers) -> None:
+    def __init__(self, machine: Machine, directory: str, loop: asyncio.AbstractEventLoop, readers: Readers) -> None:
+        self._machine = machine
         self._directory = directory
         self._loop = loop
         self._readers = readers
         self._queue: deque[Entry | _Task | _Stop] = deque()
-        self._notice = Notice()
-        self._thread = threading.Thread(target=self._run, name="coordination-journal", daemon=True)
-        self._thread.start()
+        self._worker = machine.start("coordination-journal", self._run)
 
     def submit(self, entry: Entry) -> None:
         self._put(entry)
@@ -70,35 +72,29 @@ class Scribe:
 
     def _put(self, item: Entry | _Task | _Stop) -> None:
         self._queue.append(item)
-        self._notice.ring()
+        self._worker.ring()
 
-    def _run(self) -> None:
+    def _run(self, worker: Worker) -> Steps:
         try:
-            self._journal = Journal.open_latest(self._directory)
+            self._journal = yield from Journal.open_latest(self._machine, self._directory)
             try:
-                self._notice.watch(self._journal.path)
-                while self._write(self._next_items()) and self._read():
-                    pass
+                worker.watch(self._journal.path)
+                while (yield from self._write()) and (yield from self._read(worker)):
+                    if not self._queue:
+                        yield _LOOK_ANYWAY_S
             finally:
                 self._journal.close()
         except StorageError as error:
             self._tell(self._readers.failed, error)
-        except Exception as error:  # a line of another version, or a fault of ours: nobody must wait for ever
+        except Exception as error:  # a line of another version, or a fault of ours: no caller must wait for ever
             unreadable = StorageError(f"cannot follow the cluster's journal in {self._directory}: {error!r}")
             self._tell(self._readers.failed, unreadable)
-        finally:
-            self._notice.close()
 
-    def _next_items(self) -> list[Entry | _Task | _Stop]:
-        """All that is waiting, so that it is written and synced together; nothing, if it is time to read."""
-        if not self._queue:
-            self._notice.wait()
-        return [self._queue.popleft() for _ in range(len(self._queue))]
-
-    def _write(self, items: list[Entry | _Task | _Stop]) -> bool:
+    def _write(self) -> Generator[float, None, bool]:
+        """All that is waiting, so that it is written and synced together."""
         entries: list[Entry] = []
         stopping = False
-        for item in items:
+        for item in [self._queue.popleft() for _ in range(len(self._queue))]:
             if isinstance(item, _Task):
                 self._do(item)
             elif isinstance(item, _Stop):
@@ -108,29 +104,30 @@ class Scribe:
         if self._journal.is_due:
             entries.append(Sealed(self._journal.generation))
         if entries:
+            yield 0.0
             try:
                 self._journal.append(b"".join(map(to_line, entries)))
-            except StorageError:
-                self._tell(self._readers.not_written, entries)
+            except StorageError as error:
+                self._tell(self._readers.not_written, entries, error)
+            yield 0.0
         return not stopping and not self._loop.is_closed()
 
-    def _read(self) -> bool:
-        while data := self._journal.read():
+    def _read(self, worker: Worker) -> Generator[float, None, bool]:
+        while data := (yield from self._journal.read()):
             entries = self._journal.cutter.feed(data)
             self._tell(self._readers.read, entries)
             if entries and isinstance(entries[-1], Sealed):
-                snapshot = self._await_snapshot()
-                if snapshot is None:
+                snapshot = yield from self._await_snapshot()
+                if snapshot is None or not (yield from self._go_over(snapshot)):
                     return False
-                self._journal = self._journal.following(snapshot)
-                self._notice.watch(self._journal.path)
+                worker.watch(self._journal.path)
         return True
 
-    def _await_snapshot(self) -> Snapshot | None:
+    def _await_snapshot(self) -> Generator[float, None, Snapshot | None]:
         """One by one, for what stands behind the snapshot in the queue is not void."""
         while not self._loop.is_closed():
             if not self._queue:
-                self._notice.wait()
+                yield _LOOK_ANYWAY_S
                 continue
             item = self._queue.popleft()
             if isinstance(item, Snapshot):
@@ -140,6 +137,30 @@ class Scribe:
             if isinstance(item, _Task):
                 self._do(item)
         return None
+
+    def _go_over(self, snapshot: Snapshot) -> Generator[float, None, bool]:
+        """To the next generation. While there is no room for it, what is submitted fails and sessions live on."""
+        while not self._loop.is_closed():
+            try:
+                self._journal = yield from self._journal.following(snapshot)
+                return True
+            except DirectoryFullError as error:
+                if not self._refuse_all(error):
+                    return False
+            yield _ROOM_RETRY_S
+        return False
+
+    def _refuse_all(self, error: StorageError) -> bool:
+        """All that is waiting. False if it is time to stop."""
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, _Stop):
+                return False
+            if isinstance(item, _Task):
+                self._do(item)
+            else:
+                self._tell(self._readers.not_written, [item], error)
+        return True
 
     def _do(self, task: _Task) -> None:
         try:

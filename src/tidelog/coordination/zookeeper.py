@@ -1,8 +1,9 @@
 """The tree in ZooKeeper, as Kafka up to 3.9 keeps it: sessions through kazoo, whose threads end at `zookeeper_link`.
 
 A session is current for the timeout that the server granted, counted from when the last answered request or ping was
-sent; the server counts from when it got it, so ours ends first. When it has run out here, the session is over, whether
-or not the server can be asked.
+sent; the server counts from when it got it, so ours ends first. When that time has passed the session is not current,
+but it is not lost either: a server that was away gives each of its sessions a new timeout when it returns. So the link
+goes on trying with the same session until the server resumes it, or says that it has expired. Then it is lost.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ from tidelog.ports import Clock
 T = TypeVar("T")
 
 _LOOKS_PER_TIMEOUT = 4
-_SHORTEST_TIMER_S = 0.001
 _PATIENCE_OF_TIMEOUT = 2 / 3
 """An answer that takes longer than this part of the timeout is no longer waited for on this connection."""
 
@@ -100,7 +100,6 @@ class ZooKeeperSession(TreeSession):
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._root = root
         self._clock = clock
-        self._timeout_ns = timeout_ms * 1_000_000
         self._id = 0
         self._watches = LastingWatches()
         self._waiting: dict[asyncio.Future[Any], int] = {}
@@ -117,11 +116,11 @@ class ZooKeeperSession(TreeSession):
         return self._id
 
     def is_current(self) -> bool:
-        return self._state is not SessionState.LOST and self._left_ns() > 0
+        return self._state is not SessionState.LOST and self._link.current_until_ns > self._clock.monotonic_ns()
 
     async def close(self) -> None:
         was_reachable = self._state is SessionState.CONNECTED
-        left_s = self._left_ns() / 1e9
+        left_s = (self._link.current_until_ns - self._clock.monotonic_ns()) / 1e9
         self.lose()
         if was_reachable and left_s > 0:
             with contextlib.suppress(TimeoutError):
@@ -196,8 +195,6 @@ class ZooKeeperSession(TreeSession):
             self._waiting.pop(future, None)
 
     async def _check_usable(self) -> None:
-        if not self.is_current():
-            self.lose()
         if self._state is not SessionState.CONNECTED:
             await asyncio.sleep(0)
             raise SessionLostError() if self._state is SessionState.LOST else ConnectionLostError()
@@ -208,8 +205,6 @@ class ZooKeeperSession(TreeSession):
         self, future: asyncio.Future[T], path: str, convert: Callable[[Any], T], answer: Answer
     ) -> None:
         """Turned into what the port promises here, so that a watch is left before the next event arrives."""
-        if not self.is_current():
-            self.lose()
         if future.done():
             return
         if answer.exception is not None:
@@ -225,8 +220,7 @@ class ZooKeeperSession(TreeSession):
             self._tell(_KINDS[told.type], told.path.removeprefix(self._root) or "/")
 
     def _tell(self, kind: EventKind, path: str) -> None:
-        if not self.is_current():
-            self.lose()
+        if self._state is SessionState.LOST:
             return
         event = Event(kind, path)
         loop = asyncio.get_running_loop()
@@ -240,7 +234,6 @@ class ZooKeeperSession(TreeSession):
             self._suspend(seen_id)
         elif not self.opened.done():
             self._id = self._link.session_id
-            self._timeout_ns = self._link.negotiated_ms * 1_000_000
             self._look()
             self.opened.set_result(None)
         else:
@@ -253,9 +246,7 @@ class ZooKeeperSession(TreeSession):
             self._fail_all(ConnectionLostError)
 
     def _resume(self) -> None:
-        if not self.is_current():
-            self.lose()
-        elif self._state is SessionState.SUSPENDED:
+        if self._state is SessionState.SUSPENDED:
             self._read_again()
             self._turn(SessionState.CONNECTED)
 
@@ -290,18 +281,12 @@ class ZooKeeperSession(TreeSession):
     # What it does by itself
 
     def _look(self) -> None:
-        """Be there when the time is over; and leave a connection on which nobody answers."""
-        if not self.is_current():
-            self.lose()
-            return
-        waited_ns = self._clock.monotonic_ns() - next(iter(self._waiting.values()), self._clock.monotonic_ns())
-        if self._state is SessionState.CONNECTED and waited_ns > self._timeout_ns * _PATIENCE_OF_TIMEOUT:
+        """Leave a connection on which the server does not answer."""
+        now_ns, timeout_s = self._clock.monotonic_ns(), self._link.timeout_ms / 1e3
+        waited_s = (now_ns - next(iter(self._waiting.values()), now_ns)) / 1e9
+        if self._state is SessionState.CONNECTED and waited_s > timeout_s * _PATIENCE_OF_TIMEOUT:
             self._link.drop()
-        delay_s = min(self._timeout_ns / _LOOKS_PER_TIMEOUT, self._left_ns()) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(max(_SHORTEST_TIMER_S, delay_s), self._look)
-
-    def _left_ns(self) -> int:
-        return self._link.renewed_ns + self._timeout_ns - self._clock.monotonic_ns()
+        self._timer = asyncio.get_running_loop().call_later(timeout_s / _LOOKS_PER_TIMEOUT, self._look)
 
     def _fail_all(self, error: type[CoordinationError]) -> None:
         for future in self._waiting:

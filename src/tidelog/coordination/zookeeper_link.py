@@ -44,10 +44,14 @@ _KAZOO_LOG.setLevel(logging.ERROR)
 _log = logging.getLogger(__name__)
 
 _RECONNECT_DELAY_S = 0.05
-_LONGEST_RECONNECT_DELAY_S = 1.0
+_LONGEST_RECONNECT_DELAY_S = 0.25
+"""A broker is back within a second of ZooKeeper's return, so it may not sleep for long between two attempts."""
+_LONGEST_CONNECT_S = 1.0
+"""To take a connection costs a server nothing; if it does not, the network drops what is sent to it."""
+_FIRST_HANDSHAKE_S = 0.5
 _HANDSHAKES_PER_TIMEOUT = 3
-"""A server that just starts may take a connection and never answer on it, and one that is gone takes none; a session
-must live to try another."""
+"""A server that just starts may take a connection and never answer on it. So the first handshake may take
+_FIRST_HANDSHAKE_S; each further one may take twice as long, up to this part of the timeout."""
 _ANSWERED_WITH = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoChildrenForEphemeralsError)
 """Errors that only a server can have found."""
 _CUT_OFF = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, AuthFailedError)
@@ -94,6 +98,7 @@ class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         self.clock = clock
         self.renew = renew
+        self.handshake_s = _FIRST_HANDSHAKE_S
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
 
@@ -117,7 +122,7 @@ class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self.post(callback.func, *callback.args)
 
     def create_connection(self, *arguments: Any, timeout: float, **options: Any) -> socket.socket:
-        timeout /= _HANDSHAKES_PER_TIMEOUT
+        timeout = min(timeout / _HANDSHAKES_PER_TIMEOUT, _LONGEST_CONNECT_S)
         connection: socket.socket = super().create_connection(*arguments, timeout=timeout, **options)
         self._socket = connection
         return connection
@@ -131,30 +136,47 @@ class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection, watched for what it does not tell: the timeout the server grants, and when pings were sent.
+    """kazoo's connection, which tells what kazoo keeps to itself: the timeout that the server grants with each
+    handshake (`on_granted`), and when pings were sent.
 
-    It lives for one session: after that is over, no other is made.
+    It serves one session. kazoo would open another session when the server says that this one has expired; here the
+    thread ends instead.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, on_granted: Callable[[int, int], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.is_over = False
-        self.negotiated_ms = 0
+        self._on_granted = on_granted
         self._pings: deque[int] = deque()
-        """When those were sent that are not answered yet."""
+        """When the unanswered pings were sent."""
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
-        return STOP_CONNECTING if self.is_over else super()._connect_loop(retry)
+        """kazoo alone goes on for ever if it is stopped while no host name can be resolved."""
+        is_over = self.is_over or self.client._stopped.is_set()
+        return STOP_CONNECTING if is_over else super()._connect_loop(retry)
+
+    def _connect_attempt(self, *arguments: Any) -> Any:
+        return STOP_CONNECTING if self.is_over else super()._connect_attempt(*arguments)
+
+    def _connect(self, *arguments: Any) -> Any:
+        longest_s = self.client._session_timeout / 1e3 / _HANDSHAKES_PER_TIMEOUT
+        self.handler.handshake_s = min(self.handler.handshake_s, longest_s)
+        try:
+            found = super()._connect(*arguments)
+        except BaseException:
+            self.handler.handshake_s *= 2
+            raise
+        self.handler.handshake_s = _FIRST_HANDSHAKE_S
+        return found
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if not isinstance(request, Connect):
+            return super()._invoke(timeout, request, xid)
+        self._pings.clear()
         sent_ns = self.handler.clock.monotonic_ns()
-        if isinstance(request, Connect):
-            self._pings.clear()
-            timeout = min(timeout, request.time_out / 1e3 / _HANDSHAKES_PER_TIMEOUT)
-        found = super()._invoke(timeout, request, xid)
-        if isinstance(request, Connect) and found[0].time_out > 0:
-            self.negotiated_ms = found[0].time_out
-            self.handler.renew(sent_ns)
+        found = super()._invoke(min(timeout, self.handler.handshake_s), request, xid)
+        if found[0].time_out > 0:
+            self._on_granted(sent_ns, found[0].time_out)
         return found
 
     def _send_ping(self, connect_timeout: float) -> None:
@@ -169,7 +191,9 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
 
 class _Client(KazooClient):  # type: ignore[misc]
-    def __init__(self, hosts: str, timeout_s: float, handler: _LoopHandler) -> None:
+    def __init__(
+        self, hosts: str, timeout_s: float, handler: _LoopHandler, on_granted: Callable[[int, int], None]
+    ) -> None:
         retry = KazooRetry(
             max_tries=-1,
             delay=_RECONNECT_DELAY_S,
@@ -177,7 +201,7 @@ class _Client(KazooClient):  # type: ignore[misc]
             sleep_func=handler.sleep_func,
         )
         super().__init__(hosts, timeout=timeout_s, handler=handler, connection_retry=retry, logger=_KAZOO_LOG)
-        self._connection = _Connection(self, self._conn_retry.copy(), logger=_KAZOO_LOG)
+        self._connection = _Connection(self, self._conn_retry.copy(), on_granted=on_granted, logger=_KAZOO_LOG)
 
 
 class Link:
@@ -185,28 +209,26 @@ class Link:
 
     No more than `max_in_flight` requests are with kazoo at a time: to hand it one takes a byte in a small pipe that
     nobody empties while there is no connection, and the loop must not wait for that.
-    `renewed_ns` is written by kazoo's thread alone, so it is right even while the loop is busy with something else.
+    `current_until_ns` is written by kazoo's thread alone, so it is right even while the loop is busy with something
+    else.
     """
 
     def __init__(
         self, hosts: str, timeout_ms: int, max_in_flight: int, clock: Clock, on_state: Callable[[str, int], None]
     ) -> None:
-        self.renewed_ns = clock.monotonic_ns() - timeout_ms * 1_000_000
-        """When the last request that was answered had been sent."""
+        self.current_until_ns = clock.monotonic_ns()
+        """When the last answered request was sent, plus the timeout: the server ends the session later than that."""
+        self.timeout_ms = timeout_ms
+        """What the server granted; before it did, what is asked for."""
         self.session_id = 0
         self._on_state = on_state
         self._max_in_flight = max_in_flight
         self._in_flight = 0
         self._queued: deque[tuple[Send, OnArrival]] = deque()
         self._handler = _LoopHandler(clock, self._renew)
-        self.client = _Client(hosts, timeout_ms / 1e3, self._handler)
+        self.client = _Client(hosts, timeout_ms / 1e3, self._handler, self._granted)
         self.client.add_listener(self._changed)
         self._stopped: asyncio.Future[None] | None = None
-
-    @property
-    def negotiated_ms(self) -> int:
-        """What the server made of the timeout that was asked for."""
-        return int(self.client._connection.negotiated_ms)
 
     def start(self) -> None:
         self.client.start_async()
@@ -246,12 +268,18 @@ class Link:
 
     # On kazoo's thread, or one to end it
 
+    def _granted(self, sent_ns: int, timeout_ms: int) -> None:
+        """The session is opened, or it goes on; a server that was restarted may grant another timeout than before."""
+        self.timeout_ms = timeout_ms
+        self.current_until_ns = sent_ns + timeout_ms * 1_000_000
+
     def _renew(self, sent_ns: int) -> None:
-        self.renewed_ns = max(self.renewed_ns, sent_ns)
+        self.current_until_ns = max(self.current_until_ns, sent_ns + self.timeout_ms * 1_000_000)
 
     def _changed(self, state: str) -> None:
         if state == KazooState.LOST:
             self.client._connection.is_over = True
+            self.current_until_ns = 0  # the loop may hear of it much later
         elif state == KazooState.CONNECTED:
             self.session_id = int(self.client.client_id[0])
         self._handler.post(self._state_arrived, state, self.client.last_zxid)

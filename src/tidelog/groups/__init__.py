@@ -36,11 +36,13 @@ from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Write
 from tidelog.groups.groups import Groups
 from tidelog.groups.member import Client
-from tidelog.groups.records import partition_of
+from tidelog.groups.records import NO_BAD_RECORDS, BadRecords, partition_of
 from tidelog.groups.states import GroupState
 
 __all__ = [
+    "NO_BAD_RECORDS",
     "Answer",
+    "BadRecords",
     "Client",
     "Effect",
     "GroupConfig",

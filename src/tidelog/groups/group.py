@@ -18,11 +18,12 @@ from tidelog.wire.messages.groups import JoinGroupResponseMember
 
 CONSUMER = "consumer"
 """The protocol type of consumers: their metadata says which topics they read."""
+_LAST_GENERATION = (1 << 31) - 1
 
 
 class Group:
-    """Always: with members there is a leader, and it is one of them; `generation` never falls; a member that waits
-    for a join is counted in `joining`.
+    """Always: with members there is a leader, and it is one of them; `generation` never falls, unless it begins anew
+    after the last number; a member that waits for a join is counted in `joining`.
     """
 
     __slots__ = (
@@ -93,8 +94,8 @@ class Group:
         self.state_ms = now_ms
 
     def begin_generation(self, now_ms: int) -> None:
-        """Those who are members now are its members."""
-        self.generation += 1
+        """Those who are members now are its members. After the last number that fits the protocol it begins anew."""
+        self.generation = self.generation + 1 if self.generation < _LAST_GENERATION else 1
         self.protocol = self.elected_protocol() if self.members else None
         self.subscribed_topics = self._read_subscriptions()
         self.unsynced.clear()

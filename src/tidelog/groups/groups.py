@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
+from itertools import starmap
 
 from tidelog.errors import ErrorCode
 from tidelog.groups import offsets, retention
@@ -23,7 +24,15 @@ from tidelog.groups.rebalance import (
     session_over,
     sync_time_over,
 )
-from tidelog.groups.records import answered_error, group_record, read_record
+from tidelog.groups.records import (
+    NO_BAD_RECORDS,
+    BadRecords,
+    Stored,
+    answered_error,
+    group_record,
+    read_good_records,
+    read_record,
+)
 from tidelog.groups.states import GroupState
 from tidelog.groups.syncing import heartbeat, sync
 from tidelog.groups.timers import TimerKind, Timers
@@ -235,34 +244,41 @@ class Groups:
 
     # The log
 
-    def replay(self, records: Iterable[Record]) -> None:
+    def replay(self, records: Sequence[Record]) -> BadRecords:
         """Records of the partition, in their order; may be called many times before `loaded`.
 
         Of several with the same key only the last is looked at, as if the others had been compacted away: most of what
-        such a log holds are offsets that were committed anew soon after.
+        such a log holds are offsets that were committed anew soon after. A record that no coordinator can have written
+        changes nothing; how many such records there were is the answer.
         """
-        groups = self._groups
         last: dict[bytes, bytes | None] = {}
         for key, value in records:
             last.pop(key, None)
             last[key] = value
-        for key, value in last.items():
-            stored = read_record(key, value)
-            if stored is None:
-                continue
-            group_id = stored[0].group
-            group = groups.get(group_id)
-            if group is None:
-                if value is None:
-                    continue
-                group = groups[group_id] = Group(group_id, None)
-            if isinstance(stored[0], OffsetCommitKey):
-                offset_key, offset_value = stored
-                group.commits.put(offset_key.topic, offset_key.partition, offset_value)
-            elif stored[1] is None:
-                self._bury(group)
-            else:
-                group.load(stored[1])
+        bad = NO_BAD_RECORDS
+        try:
+            found = list(starmap(read_record, last.items()))
+        except Exception:  # one of them is bad, and may hide a good one with the same key
+            found, bad = read_good_records(records)
+        for stored in found:
+            if stored is not None:
+                self._apply(stored)
+        return bad
+
+    def _apply(self, stored: Stored) -> None:
+        groups, group_id, value = self._groups, stored[0].group, stored[1]
+        group = groups.get(group_id)
+        if group is None:
+            if value is None:
+                return
+            group = groups[group_id] = Group(group_id, None)
+        if isinstance(stored[0], OffsetCommitKey):
+            offset_key, offset_value = stored
+            group.commits.put(offset_key.topic, offset_key.partition, offset_value)
+        elif stored[1] is None:
+            self._bury(group)
+        else:
+            group.load(stored[1])
 
     def loaded(self, now_ms: int) -> list[Effect]:
         """From now on members have to be heard of. A group that is larger than is allowed now has to rebalance."""

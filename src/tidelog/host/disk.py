@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar
 
 from tidelog.errors import StorageError
-from tidelog.host.failures import storage_error
+from tidelog.host.births import birth_of
+from tidelog.host.failures import SYNC, storage_error
 from tidelog.host.files import DescriptorPool, RealFile, paths_inside
 from tidelog.host.limits import share_for_log_files
 from tidelog.host.threads import DiskThreads
@@ -74,14 +75,15 @@ class RealDisk:
                 with open(temporary, "wb") as file:
                     file.write(data)
                     file.flush()
-                    os.fsync(file.fileno())
+                    with _failures_named(SYNC, temporary):
+                        os.fsync(file.fileno())
                 os.rename(temporary, path)
-            except OSError:
+            except (OSError, StorageError):
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
             self._pool.close_path(path)
-            _sync_directory(os.path.dirname(path))
+        self.sync_directory(os.path.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
         with _failures_named("rename", source):
@@ -99,7 +101,7 @@ class RealDisk:
             shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:
-        with _failures_named("sync", path):
+        with _failures_named(SYNC, path):
             _sync_directory(path)
 
     def free_bytes(self, path: str) -> int:
@@ -111,6 +113,12 @@ class RealDisk:
         with _failures_named("stat", path):
             status = os.statvfs(path)
             return status.f_blocks * status.f_frsize
+
+    def identity(self, directory: str) -> str:
+        """Its number alone may be that of a directory that was removed just before this one was made."""
+        with _failures_named("stat", directory):
+            status = os.stat(directory)
+            return f"{status.st_dev}:{status.st_ino}:{birth_of(directory)}"
 
     def lock(self, path: str) -> RealLock:
         """`path` is a file made for the purpose, such as `.lock` in a log directory."""

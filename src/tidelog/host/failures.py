@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-from tidelog.errors import StorageError
+from tidelog.errors import StorageError, SyncError
+
+SYNC = "sync"
+"""The action of which a failure is a SyncError."""
 
 _ADVICE = {
     errno.ENOSPC: "free space on the device, or lower log.retention.bytes or log.retention.ms",
@@ -24,4 +27,5 @@ def storage_error(action: str, path: str, cause: OSError) -> StorageError:
     number = cause.errno or 0
     text = f"cannot {action} {path}: {os.strerror(number)} ({errno.errorcode.get(number, number)})"
     advice = _ADVICE.get(number)
-    return StorageError(f"{text}; {advice}" if advice else text)
+    kind = SyncError if action == SYNC else StorageError
+    return kind(f"{text}; {advice}" if advice else text)

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import islice
 
-from tidelog.host.failures import storage_error
+from tidelog.host.failures import SYNC, storage_error
 from tidelog.types import Buffer
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
@@ -127,7 +127,7 @@ class RealFile:
         try:
             os.fdatasync(fd)
         except OSError as failure:
-            raise storage_error("sync", self.path, failure) from failure
+            raise storage_error(SYNC, self.path, failure) from failure
         finally:
             self._unpin()
 

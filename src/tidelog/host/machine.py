@@ -6,6 +6,8 @@ from tidelog.host.clock import SystemClock, system_random
 from tidelog.host.disk import DEFAULT_IO_THREADS, RealDisk
 from tidelog.host.limits import raise_open_file_limit
 
+_LINUX_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
 
 class RealPorts:
     """This machine, as the code under it sees it. Made once, at the start of a process; closed at its end."""
@@ -15,6 +17,16 @@ class RealPorts:
         self.clock = SystemClock()
         self.random = system_random()
         self.disk = RealDisk(max_open=max_open, num_io_threads=num_io_threads)
+        self.boot_id = read_boot_id()
 
     def close(self) -> None:
         self.disk.close()
+
+
+def read_boot_id() -> str:
+    """What Linux calls the boot id; empty on a system that has none there."""
+    try:
+        with open(_LINUX_BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

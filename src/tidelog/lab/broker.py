@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.config.broker import BrokerConfig
-from tidelog.coordination.memory import MemoryCoordination
+from tidelog.coordination.port import ConnectionLostError, Session
+from tidelog.errors import StorageError, TidelogError
+from tidelog.lab.lookout import Lookout
 from tidelog.lab.loop import SimulationError
+from tidelog.lab.store import LabStore
 from tidelog.lab.world import SimHost
 from tidelog.net.calling import Connection
 from tidelog.ports import Ports
@@ -19,6 +23,10 @@ PORT = 9092
 DATA = "/data"
 PATIENCE_S = 20.0
 _LOOK_S = 0.005
+
+
+class KilledWhileStartingError(SimulationError):
+    """A broker was killed before it served. What killed it starts it again."""
 
 
 class WaitedInVainError(SimulationError, AssertionError):
@@ -46,19 +54,39 @@ def sim_settings(host: str, **settings: str) -> dict[str, str]:
     }
 
 
+class _WayToStore:
+    """The store as one broker reaches it. While its way is barred it gets no new session; one that it has goes on."""
+
+    def __init__(self, store: LabStore) -> None:
+        self.is_barred = False
+        self._store = store
+
+    async def connect(self, session_timeout_ms: int) -> Session:
+        if self.is_barred:
+            await asyncio.sleep(0)
+            raise ConnectionLostError()
+        return await self._store.connect(session_timeout_ms)
+
+
 class LabBroker:
     """The production broker, unchanged, with whom one can do as with a process: start, stop, kill, start again."""
 
     def __init__(
-        self, ports: Ports, store: MemoryCoordination, settings: Mapping[str, str], broker_id: int, host_name: str
+        self, ports: Ports, store: LabStore, settings: Mapping[str, str], broker_id: int, host_name: str
     ) -> None:
         self.store = store
+        self.way_to_store = _WayToStore(store)
+        """Is the same in all its lives."""
         self.ports = ports
         self.settings = dict(settings)
         self.broker_id = broker_id
         self.host_name = host_name
+        self.lookout: Lookout | None = None
+        """Is told what happens inside, in every life."""
         self.broker: Broker
         """Of the present life, or of the last."""
+        self._unclean_elections = 0
+        """Those of earlier lives."""
         self._connection: Connection | None = None
         self._life: asyncio.Task[None] | None = None
         self._told_to_stop: asyncio.Future[None]
@@ -75,38 +103,79 @@ class LabBroker:
         """Its process is there, be it frozen or not yet serving."""
         return self.host.process is not None and hasattr(self, "broker")
 
+    @property
+    def unclean_elections(self) -> int:
+        """That this broker has counted as controller, in all its lives: what its gauges said before each end."""
+        controller = getattr(getattr(self, "broker", None), "controller", None)
+        return self._unclean_elections + (0 if controller is None else controller.stats.unclean_elections)
+
     async def start(self) -> Broker:
         """Until it serves."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         self._told_to_stop = loop.create_future()
         life = self._live(ready)
-        self._life = self.ports.start(life) if isinstance(self.ports, SimHost) else loop.create_task(life)
+        if isinstance(self.ports, SimHost):
+            self._life = self.ports.start(life)
+            end = loop.create_task(self.ports.ended())
+            first: list[asyncio.Future[Any]] = [ready, end]
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            end.cancel()
+            if not ready.done():
+                raise KilledWhileStartingError(self.host_name)
+        else:
+            self._life = loop.create_task(life)
         await ready
         return self.broker
 
     async def _live(self, ready: asyncio.Future[None]) -> None:
+        self._unclean_elections = self.unclean_elections
         config = BrokerConfig.load({"broker.id": str(self.broker_id), **self.settings}, hostname=self.host_name)
-        broker = self.broker = Broker(config, self.ports, self.store)
+        broker = self.broker = Broker(config, self.ports, self.way_to_store)
+        if self.lookout is not None:
+            self.lookout.watch(self.broker_id, broker.replicas)
         try:
             await broker.start()
+        except GeneratorExit:  # the run is over, and what is left of it is closed
+            raise
         except BaseException as failure:
-            await broker.stop()
+            with contextlib.suppress(StorageError):  # its disk fails now too
+                await broker.stop()
             if ready.done():
                 raise
             ready.set_exception(failure)
             return
         ready.set_result(None)
         await self._told_to_stop
-        await broker.stop()
+        with contextlib.suppress(StorageError):  # the process ends then too, but not cleanly
+            await broker.stop()
+
+    async def start_if_down(self, rest: Callable[[], Awaitable[None]]) -> None:
+        """Another saboteur may have started it meanwhile, may kill it in its start, or may have broken its disk."""
+        while self.host.process is None:
+            try:
+                await self.start()
+            except KilledWhileStartingError:
+                return
+            except TidelogError:
+                await rest()
 
     async def stop(self) -> None:
         """Cleanly."""
         self.disconnect()
         life, self._life = self._life, None
         if life is not None and not life.done():
-            self._told_to_stop.set_result(None)
-            await life
+            if not self._told_to_stop.done():
+                self._told_to_stop.set_result(None)
+            if isinstance(self.ports, SimHost):
+                await self.ports.ended()  # by itself, or somebody kills it meanwhile
+            else:
+                await life
+
+    def interrupt(self) -> None:
+        """Ctrl-C while it starts: the start ends where it is, and what was opened is closed."""
+        if self._life is not None:
+            self._life.cancel()
 
     def kill(self) -> None:
         """SIGKILL; the page cache stays."""

@@ -1,87 +1,53 @@
 """What is always true of a cluster, one class per rule.
 
-A rule looks at all replicas again and again, hears what clients were told, and reads every log when all is quiet again:
-see tidelog.lab.witness.
+Here are the rules of replicas, and those of clients that need every log at the end. The rules that clients alone can
+check are in tidelog.lab.client_rules, those of time in tidelog.lab.healing_rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
-from tidelog.broker.partition import Partition
-from tidelog.lab.cluster import content_of
-from tidelog.lab.loop import SimulationError
+from tidelog.errors import TidelogError
+from tidelog.lab.client_rules import (
+    DeletedUpToThere,
+    GroupPassesOverNothing,
+    LastOfEachKeyStays,
+    OffsetsNeverGoBack,
+    OneOwnerPerPartition,
+    ReadersSkipNothing,
+    ReadYourWrites,
+    RetentionKeepsEnough,
+)
+from tidelog.lab.cluster import COMPACTED, content_of
+from tidelog.lab.healing_rules import (
+    AcknowledgedInTime,
+    GroupGoesOn,
+    InSyncInTime,
+    IsolatedControllerYields,
+    MetadataInTime,
+    ServedInTime,
+)
+from tidelog.lab.loss_rules import LossIsReported, ReplicasEndEqual
+from tidelog.lab.rules import Acknowledged, BrokenRuleError, Incarnation, Replica, Rule, Settled
 from tidelog.log.log import Log
+from tidelog.log.segment import Segment
 from tidelog.records.header import BatchHeader, headers
 from tidelog.records.kernel import Record
-from tidelog.replication.leader import Leader
 from tidelog.types import BrokerId, Epoch, Offset, TopicPartition
 
-Incarnation = tuple[bytes, TopicPartition]
-"""A topic that was deleted and made again is another one."""
-
-Settled = Mapping[TopicPartition, Mapping[BrokerId, Sequence[Record]]]
-"""What each replica has of each partition, committed all of it, once nothing is under way any more."""
-
-
-class BrokenRuleError(SimulationError):
-    """What must always be true was not."""
-
-    def __init__(self, rule: str, what: str) -> None:
-        super().__init__(f"{rule}: {what}")
-        self.rule = rule
-        self.what = what
-
-
-class Replica(NamedTuple):
-    """One replica at the moment of a look."""
-
-    broker: BrokerId
-    partition: Partition
-    is_in_sync: bool = False
-    """By the ISR that is stored, from which leaders are elected. Not told of topics that come and go."""
-    has_session: bool = True
-    """Its broker's session with the store is surely not over."""
-
-    @property
-    def incarnation(self) -> Incarnation:
-        return self.partition.topic_id, self.partition.name
-
-    def __str__(self) -> str:
-        return f"{self.partition.name} on {self.broker}"
-
-
-class Acknowledged(NamedTuple):
-    """A record that an idempotent producer was told is written, with acks=all."""
-
-    producer: str
-    number: int
-    partition: TopicPartition
-    offset: Offset
-    """-1 if the broker did not say."""
-    value: bytes
-
-
-class Rule:
-    """Each hook is there for those that need it."""
-
-    name: ClassVar[str]
-
-    def look(self, replicas: Sequence[Replica]) -> None:
-        """At all that there is, while everything goes on."""
-
-    def acknowledged(self, record: Acknowledged) -> None:
-        """A producer was told so."""
-
-    def consumed(self, reader: str, partition: TopicPartition, record: Record) -> None:
-        """A consumer was given this."""
-
-    def settled(self, logs: Settled) -> None:
-        """All is quiet."""
-
-    def broken(self, what: str) -> NoReturn:
-        raise BrokenRuleError(self.name, what)
+__all__ = [
+    "ALL_RULES",
+    "ALWAYS_TRUE",
+    "INSIDE",
+    "TRUE_AFTER_LOSSES",
+    "Acknowledged",
+    "BrokenRuleError",
+    "Replica",
+    "Rule",
+    "Settled",
+]
 
 
 class AcknowledgedIsNeverLost(Rule):
@@ -106,38 +72,91 @@ class AcknowledgedIsNeverLost(Rule):
 
 
 class ReplicasAgree(Rule):
-    """By batch: offsets, epoch and CRC. What one replica has shown below its HW counts for all, from then on."""
+    """By batch: offsets, epoch and CRC. What one replica has shown below its HW counts for all, from then on.
+
+    What was deleted is not compared: a follower that was away may hold uncommitted records of another epoch there, and
+    hears of the HW a moment before it hears of the log start, from the same answer of its leader.
+    """
 
     name = "replicas agree on every offset below HW"
 
     def __init__(self) -> None:
         self._committed: dict[Incarnation, dict[Offset, tuple[BatchHeader, BrokerId]]] = {}
-        self._compared: dict[tuple[Incarnation, BrokerId], tuple[Log, Offset]] = {}
+        self._compared: dict[tuple[Incarnation, BrokerId], _Compared] = {}
+
+    def moved(self, replica: Replica, before: Offset, replicas: Sequence[Replica]) -> None:
+        self._look([replica], replicas)
 
     def look(self, replicas: Sequence[Replica]) -> None:
-        for replica in replicas:
-            log, key = replica.partition.log, (replica.incarnation, replica.broker)
-            known, below = self._compared.get(key, (None, 0))
-            high_watermark = log.high_watermark
-            if known is log and below == high_watermark:
-                continue
-            start = below if known is log and below < high_watermark else log.log_start_offset
-            for header in _batches(log, start, high_watermark):
-                self._compare(replica, header)
-            self._compared[key] = (log, high_watermark)
+        self._look(replicas, replicas)
 
-    def _compare(self, replica: Replica, header: BatchHeader) -> None:
+    def _look(self, some: Sequence[Replica], replicas: Sequence[Replica]) -> None:
+        for replica in some:
+            log, key = replica.partition.log, (replica.incarnation, replica.broker)
+            if log.config.cleanup_compact and log.partition.topic == COMPACTED:
+                continue  # each replica cleans its log by itself, and so they differ
+            compared = self._compared.get(key)
+            if compared is None or compared.log is not log or compared.below > log.high_watermark:
+                compared = self._compared[key] = _Compared(log)
+            if compared.below < log.high_watermark:
+                try:
+                    for header in compared.next_batches():
+                        self._compare(replica, header, replicas)
+                except TidelogError as damage:
+                    self.cannot_be_read(replica.broker, log.partition, damage)
+
+    def cannot_be_read(self, broker: BrokerId, partition: TopicPartition, damage: TidelogError) -> NoReturn:
+        """What is no batch any more is another thing than what the others have there."""
+        self.broken(f"{partition} on {broker} cannot be read to its HW: {damage}")
+
+    def _compare(self, replica: Replica, header: BatchHeader, replicas: Sequence[Replica]) -> None:
         committed = self._committed.setdefault(replica.incarnation, {})
         first, broker = committed.setdefault(header.base_offset, (header, replica.broker))
-        if first != header:
+        if first != header and not _is_deleted(replica.incarnation, header, replicas):
             self.broken(
                 f"{replica} has at {header.base_offset} a batch of epoch {header.partition_leader_epoch} with CRC "
                 f"{header.crc}; {broker} had one of epoch {first.partition_leader_epoch} with CRC {first.crc}"
             )
 
 
+def _is_deleted(incarnation: Incarnation, header: BatchHeader, replicas: Sequence[Replica]) -> bool:
+    same = [replica for replica in replicas if replica.incarnation == incarnation]
+    return any(header.base_offset < replica.partition.log.log_start_offset for replica in same)
+
+
+class _Compared:
+    """How far one log has been compared: below an offset, and in which segment at which byte that is."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.below: Offset = log.log_start_offset
+        self._segment: Segment | None = None
+        self._position = 0
+
+    def next_batches(self) -> Iterator[BatchHeader]:
+        """The batches that have come below HW since the last time, of a log as it is in its files."""
+        end = self.log.high_watermark
+        for segment in list(self.log.segments):
+            if self._segment is not None and segment.base_offset < self._segment.base_offset:
+                continue
+            if segment is not self._segment:
+                self._segment, self._position = segment, 0
+            content, start = content_of(segment, self._position), self._position
+            for position, header in headers(content):
+                if header.next_offset > end:
+                    self.below = end
+                    return
+                self._position = start + position + header.size_bytes
+                if header.base_offset >= max(self.below, self.log.log_start_offset):  # what is before is being removed
+                    yield header
+        self.below = end
+
+
 class HighWatermarkWithinLog(Rule):
     name = "HW <= LEO"
+
+    def moved(self, replica: Replica, before: Offset, replicas: Sequence[Replica]) -> None:
+        self.look([replica])
 
     def look(self, replicas: Sequence[Replica]) -> None:
         for replica in replicas:
@@ -151,6 +170,9 @@ class HighWatermarkNeverFalls(Rule):
 
     def __init__(self) -> None:
         self._highest: dict[tuple[Incarnation, Epoch, BrokerId], Offset] = {}
+
+    def moved(self, replica: Replica, before: Offset, replicas: Sequence[Replica]) -> None:
+        self.look([replica])
 
     def look(self, replicas: Sequence[Replica]) -> None:
         for replica in replicas:
@@ -169,6 +191,9 @@ class OneLeaderPerEpoch(Rule):
 
     def __init__(self) -> None:
         self._leaders: dict[tuple[Incarnation, Epoch], BrokerId] = {}
+
+    def moved(self, replica: Replica, before: Offset, replicas: Sequence[Replica]) -> None:
+        self.look([replica])
 
     def look(self, replicas: Sequence[Replica]) -> None:
         for replica in replicas:
@@ -190,6 +215,9 @@ class ConsumedNeverDisappears(Rule):
         value, first = seen.setdefault(record.offset, (record.value, reader))
         if value != record.value:
             self.broken(f"{first} saw {value!r} at {record.offset} of {partition}, {reader} sees {record.value!r}")
+
+    def vanished(self, reader: str, partition: TopicPartition, offset: Offset) -> None:
+        self.broken(f"{reader} has read {partition} up to {offset}, and is told that this is out of range")
 
     def settled(self, logs: Settled) -> None:
         for partition, replicas in logs.items():
@@ -231,6 +259,9 @@ class InSyncHasAllCommitted(Rule):
     def __init__(self) -> None:
         self._committed: dict[Incarnation, tuple[Offset, BrokerId]] = {}
 
+    def moved(self, replica: Replica, before: Offset, replicas: Sequence[Replica]) -> None:
+        self.look(replicas)
+
     def look(self, replicas: Sequence[Replica]) -> None:
         for replica in replicas:
             high_watermark = replica.partition.log.high_watermark
@@ -250,20 +281,10 @@ class NoTideWithoutSession(Rule):
 
     name = "a leader whose session is over moves no HW"
 
-    def __init__(self) -> None:
-        self._over: dict[tuple[Incarnation, BrokerId], tuple[Leader, Offset]] = {}
-
-    def look(self, replicas: Sequence[Replica]) -> None:
-        before, self._over = self._over, {}
-        for replica in replicas:
-            leader = replica.partition.leader
-            if leader is None or replica.has_session:
-                continue
-            key, now = (replica.incarnation, replica.broker), leader.high_watermark
-            was_leading, then = before.get(key, (None, now))
-            if was_leading is leader and now > then:
-                self.broken(f"{replica} in epoch {leader.epoch}: from {then} to {now}")
-            self._over[key] = (leader, now)
+    def moved(self, replica: Replica, before: Offset, replicas: Sequence[Replica]) -> None:
+        leader, now = replica.partition.leader, replica.partition.log.high_watermark
+        if leader is not None and not replica.has_session and now > before:
+            self.broken(f"{replica} in epoch {leader.epoch}: from {before} to {now}")
 
 
 ALWAYS_TRUE: tuple[type[Rule], ...] = (
@@ -274,6 +295,22 @@ ALWAYS_TRUE: tuple[type[Rule], ...] = (
     OneLeaderPerEpoch,
     ConsumedNeverDisappears,
     OnceAndInOrder,
+    ReadersSkipNothing,
+    ReadYourWrites,
+    InSyncInTime,
+    AcknowledgedInTime,
+    IsolatedControllerYields,
+    MetadataInTime,
+    ServedInTime,
+    OneOwnerPerPartition,
+    OffsetsNeverGoBack,
+    GroupPassesOverNothing,
+    GroupGoesOn,
+    DeletedUpToThere,
+    LastOfEachKeyStays,
+    RetentionKeepsEnough,
+    LossIsReported,
+    ReplicasEndEqual,
 )
 """What a client can tell, a line of EDGE_CASES.md each."""
 
@@ -282,13 +319,15 @@ INSIDE: tuple[type[Rule], ...] = (InSyncHasAllCommitted, NoTideWithoutSession)
 
 ALL_RULES = ALWAYS_TRUE + INSIDE
 
-
-def _batches(log: Log, start: Offset, end: Offset) -> Iterator[BatchHeader]:
-    """Those between two offsets, of a log as it is in its files."""
-    segments = list(log.segments)
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
-        if following is not None and following.base_offset <= start:
-            continue
-        for _, header in headers(content_of(segment)):
-            if start <= header.base_offset and header.next_offset <= end:
-                yield header
+TRUE_AFTER_LOSSES: tuple[type[Rule], ...] = (
+    HighWatermarkWithinLog,
+    HighWatermarkNeverFalls,
+    OneLeaderPerEpoch,
+    InSyncInTime,
+    AcknowledgedInTime,
+    IsolatedControllerYields,
+    MetadataInTime,
+    LossIsReported,
+    ReplicasEndEqual,
+)
+"""What holds where more is lost than the cluster promises to survive."""

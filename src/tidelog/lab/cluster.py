@@ -6,7 +6,7 @@ It looks at the brokers from outside, as nobody in a real cluster can: at all re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Generic, TypeVar
 
@@ -15,9 +15,13 @@ from tidelog.broker.partition import Partition
 from tidelog.client.cluster import Cluster
 from tidelog.client.settings import ClientSettings
 from tidelog.controller import nodes
+from tidelog.controller.image import PartitionState
 from tidelog.coordination.memory import MemoryCoordination
-from tidelog.lab.broker import PORT, LabBroker, eventually, sim_settings
+from tidelog.coordination.port import NoNodeError
+from tidelog.lab.broker import PORT, LabBroker, WaitedInVainError, eventually, sim_settings
 from tidelog.lab.disk import SimFile
+from tidelog.lab.lookout import Lookout
+from tidelog.lab.store import EmbeddedStore, LabStore, StoreKind
 from tidelog.lab.world import World
 from tidelog.log.segment import Segment
 from tidelog.records.batch import decode
@@ -33,13 +37,18 @@ from tidelog.wire.messages.topics import (
 SESSION_MS = 4_000
 LAG_MS = 2_000
 TOPIC = "t"
+COMPACTED = "compacted"
+"""A topic beside it whose replicas differ in what they have cleaned."""
+_LOOK_S = 0.05
 IMPATIENT = ClientSettings(request_timeout_ms=2_000, socket_connection_setup_timeout_ms=1_000, retry_backoff_max_ms=200)
 
 AnyBroker = TypeVar("AnyBroker", bound=LabBroker)
 
 
-def store_of(world: World) -> MemoryCoordination:
-    """The coordination store of a world, on a host of its own and with some delay."""
+def store_of(world: World, kind: StoreKind = "memory") -> LabStore:
+    """The coordination store of a world. The one in memory is on a host of its own and answers with some delay."""
+    if kind == "embedded":
+        return EmbeddedStore(world)
     chance = world.chance_for("store")
     return MemoryCoordination(world.host("store").clock, delay_s=lambda: chance.random() / 1e3)
 
@@ -58,7 +67,7 @@ def settings_of(number: int, **settings: str) -> dict[str, str]:
     return sim_settings(f"b{number}", **given)
 
 
-def brokers_of(world: World, store: MemoryCoordination, count: int = 3, **settings: str) -> dict[int, LabBroker]:
+def brokers_of(world: World, store: LabStore, count: int = 3, **settings: str) -> dict[int, LabBroker]:
     """Brokers 1..count on hosts b1, b2 and so on."""
     return {
         number: LabBroker(world.host(f"b{number}"), store, settings_of(number, **settings), number, f"b{number}")
@@ -69,10 +78,13 @@ def brokers_of(world: World, store: MemoryCoordination, count: int = 3, **settin
 class LabCluster(Generic[AnyBroker]):
     """Brokers by their numbers, and one store. Where no topic is said, it is `t`."""
 
-    def __init__(self, world: World, store: MemoryCoordination, brokers: Mapping[int, AnyBroker]) -> None:
+    def __init__(self, world: World, store: LabStore, brokers: Mapping[int, AnyBroker]) -> None:
         self.world = world
         self.store = store
         self.brokers = dict(brokers)
+        self.lookout = Lookout()
+        for one in self.brokers.values():
+            one.lookout = self.lookout
 
     async def start(self) -> None:
         """All that are not up yet."""
@@ -131,8 +143,28 @@ class LabCluster(Generic[AnyBroker]):
         return [] if leader is None else sorted(leader.isr)
 
     def stored_isr(self, index: int = 0) -> list[int]:
-        """As the store has it, which decides who may be elected."""
-        return sorted(_stored_isr(self.store.tree.get(nodes.state_path(TopicPartition(TOPIC, index))).data))
+        """As the store has it."""
+        return sorted(self.stored_state(index).isr)
+
+    def stored_state(self, index: int = 0) -> PartitionState:
+        """As the store has it, which decides who may be elected. Without the node's version.
+
+        A node that cannot be read says nothing: it is as if there was none.
+        """
+        path = nodes.state_path(TopicPartition(TOPIC, index))
+        try:
+            return _stored_state(self.store.tree.get(path).data)
+        except nodes.BadNodeError as failure:
+            raise NoNodeError(path) from failure
+
+    def intact_isr(self, index: int = 0) -> list[int]:
+        """The members of the stored ISR that run and have lost nothing since it was written."""
+        state = self.stored_state(index)
+        return [
+            member
+            for member in state.isr
+            if self.is_up(member) and 0 <= self[member].broker.storage.continuity.intact_since <= state.lives[member]
+        ]
 
     def assigned(self, index: int = 0) -> list[int]:
         """Its replicas, as the leader has them."""
@@ -162,6 +194,11 @@ class LabCluster(Generic[AnyBroker]):
         return [record.value for record in decode(self.held(number, index)) if record.offset < high_watermark]
 
     # Waiting
+
+    async def until(self, condition: Callable[[], object], patience_s: float, what: str) -> None:
+        """As `eventually`, but at less cost: it looks when something has happened, and else only now and then."""
+        if not await self.lookout.until(condition, patience_s, _LOOK_S):
+            raise WaitedInVainError(f"waited in vain until {what}")
 
     def is_in_sync(self, index: int = 0, factor: int = 3) -> bool:
         """Every replica is in the ISR, and all have the same records, all of them committed."""
@@ -219,17 +256,17 @@ class LabCluster(Generic[AnyBroker]):
                 self.world.network.heal(f"b{number}", f"b{other}", reset=reset)
 
 
-def content_of(segment: Segment) -> bytes:
+def content_of(segment: Segment, start: int = 0) -> bytes:
     """As it is in its file. Who looks on from outside is not hit by the faults of a disk, and spends none of them."""
     if isinstance(segment.file, SimFile):
-        return bytes(segment.file._inode.content[: segment.size])
-    return bytes(segment.file.read_at(0, segment.size))
+        return bytes(segment.file._inode.content[start : segment.size])
+    return bytes(segment.file.read_at(start, max(segment.size - start, 0)))
 
 
 @lru_cache(maxsize=64)
-def _stored_isr(data: bytes) -> tuple[int, ...]:
+def _stored_state(data: bytes) -> PartitionState:
     """Looked at far more often than it changes."""
-    return nodes.decode_state(TopicPartition(TOPIC, 0), data, 0, 0).isr
+    return nodes.decode_state(TopicPartition(TOPIC, 0), data, 0, 0)
 
 
 def _position(held: bytes, end: int) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from tidelog.errors import StorageError
+from tidelog.lab.copies import Copy, copied, pasted
 from tidelog.lab.doom import Doom
 from tidelog.lab.inode import Directory, Inode, Node
 from tidelog.lab.process import refuse_the_dead
@@ -95,10 +96,12 @@ class SimDisk:
     """The disk of one host.
 
     Always: a byte that was synced, and not written over since, is there after whatever happens; so is a name
-    whose directory was synced. All else is up to `power_loss`.
+    whose directory was synced. All else is up to `power_loss`. A byte that a failed sync could not write is there
+    until then, and no later sync changes that, unless it is written again.
     """
 
-    def __init__(self, clock: Clock, chance: random.Random) -> None:
+    def __init__(self, clock: Clock, chance: random.Random, device: str = "disk") -> None:
+        self.device = device
         self.capacity_bytes: int | None = None
         """None is without end."""
         self.used_bytes = 0
@@ -109,6 +112,7 @@ class SimDisk:
         self._everything = Tree()
         self._faults: list[_Fault] = []
         self._locks: dict[str, SimLock] = {}
+        self._directories_made = 0
         self.work = SimWork(chance)
         self.doom = Doom()
 
@@ -146,6 +150,21 @@ class SimDisk:
         self.kill()
         self._everything.root.power_loss(chance)
         self.used_bytes = sum(len(inode.content) for inode in self._everything.inodes())
+
+    def copy_of(self, path: str) -> Copy:
+        """All files of a directory, as an operator's `cp` finds them; those of directories in it are nested."""
+        return copied(self._everything.directory(path))
+
+    def put_back(self, path: str, copy: Copy) -> None:
+        """The directory is replaced by another one that holds the copy. No process may use it."""
+        parent = self._everything.parent(path)
+        parent.add(last_name(path), pasted(copy, self._new_directory, self._clock.wall_ms()))
+        parent.sync()
+        self.used_bytes = sum(len(inode.content) for inode in self._everything.inodes())
+
+    def _new_directory(self) -> Directory:
+        self._directories_made += 1
+        return Directory(self._directories_made)
 
     # What files ask for
 
@@ -187,7 +206,12 @@ class SimDisk:
         self.doom.change(cut)
 
     def sync(self, inode: Inode, path: str) -> None:
-        self.perhaps_fail("sync", path)
+        """After a failure the page cache takes for clean what it could not write, as Linux does ("fsyncgate")."""
+        try:
+            self.perhaps_fail("sync", path)
+        except StorageError:
+            inode.failed_sync(self._chance)
+            raise
         self.doom.change(inode.sync)
 
     def _put(self, inode: Inode, position: int, data: Buffer) -> None:
@@ -223,7 +247,7 @@ class SimDisk:
         for name in parts(path):
             node = directory.entries.get(name)
             if node is None:
-                node = Directory()
+                node = self._new_directory()
                 self.doom.change(partial(directory.add, name, node))
             if isinstance(node, Inode):
                 raise failure("make", path, errno.ENOTDIR)
@@ -292,6 +316,9 @@ class SimDisk:
     def total_bytes(self, path: str) -> int:
         self._tree.existing(path)
         return (1 << 40) if self.capacity_bytes is None else self.capacity_bytes
+
+    def identity(self, directory: str) -> str:
+        return f"{self.device}:{self._tree.directory(directory).number}"
 
     def lock(self, path: str) -> SimLock:
         self.open(path, create=True).close()

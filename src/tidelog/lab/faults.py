@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from tidelog.coordination.port import NoNodeError
-from tidelog.lab.broker import eventually
 from tidelog.lab.cluster import LabCluster
 
 ENDS = (
@@ -31,9 +30,28 @@ ENDS = (
     "failing disk",
 )
 """After these the broker is started again."""
-TROUBLE = ("freeze", "cut", "cut one", "slow", "session", "flapping", "store", "reset", "clock")
-POWER = (*ENDS, *("power loss",) * 4, *("power loss of a newcomer",) * 2)
+TROUBLE = (
+    "freeze",
+    "cut",
+    "cut one",
+    "cut controller",
+    "slow",
+    "session",
+    "flapping",
+    "store",
+    "store restarts",
+    "reset",
+    "clock",
+    "kill a client",
+    "freeze a client",
+)
+SLOW_CLIENT = "slow a client"
+LOSSES = ("power loss", "power loss of a newcomer", "power loss and kills")
+BLACKOUT = "power loss of all"
+"""Only where a run may lose it: see `PowerBudget.is_unlimited`."""
+POWER = (*ENDS, *(LOSSES[0],) * 4, *(LOSSES[1],) * 2, *(LOSSES[2],) * 5)
 SETTLED_S = 60.0
+_LOOK_S = 0.05
 
 
 class Faults:
@@ -50,7 +68,7 @@ class Faults:
         self.fault = ""
         """What is being done now."""
 
-    async def _pause(self, most_s: float, least_s: float = 0.1) -> None:
+    async def pause(self, most_s: float, least_s: float = 0.1) -> None:
         await asyncio.sleep(self._chance.uniform(least_s, most_s))
 
     def _other(self, number: int) -> int:
@@ -64,26 +82,26 @@ class Faults:
 
     # What has come of it
 
-    def _note(self, *details: str | int) -> None:
+    def note(self, *details: str | int) -> None:
         self._cluster.world.loop.note("effect", self.fault, *details)
 
     def _note_state(self, number: int) -> None:
         """Of one broker, before it is helped up again."""
         one = self._cluster[number]
         if not one.is_up:
-            self._note("down", f"b{number}")
-        elif one.broker.failed.done():
-            self._note("offline", f"b{number}")
+            self.note("down", f"b{number}")
+        elif one.broker.failed.done() or one.broker.storage.is_partly_offline:
+            self.note("offline", f"b{number}")
         elif self._cluster.is_running(number) and not one.broker.is_current:
-            self._note("without session", f"b{number}")
+            self.note("without session", f"b{number}")
         for index in self._partitions:
             replicas = self._cluster.replicas(index)
             leader = replicas.get(self._cluster.leader(index))
             if leader is not None and number in leader.replicas and number not in self._stored_isr(index):
-                self._note("out of sync", f"b{number}")
+                self.note("out of sync", f"b{number}")
             here = replicas.get(number)
             if leader is not None and here is not None and here.log.log_end_offset < leader.log.log_end_offset:
-                self._note("behind", f"b{number}")
+                self.note("behind", f"b{number}")
 
     def _stored_isr(self, index: int) -> list[int]:
         try:
@@ -94,9 +112,12 @@ class Faults:
     # Ends
 
     async def _start_again(self, number: int, most_s: float = 8.0) -> None:
-        await self._pause(self._chance.choice([0.5, most_s]), 0)
+        await self.pause(self._chance.choice([0.5, most_s]), 0)
         self._note_state(number)
-        await self._cluster[number].start()
+        await self.start(number)
+
+    async def start(self, number: int) -> None:
+        await self._cluster[number].start_if_down(lambda: self.pause(1))
 
     async def kill(self, number: int) -> None:
         self._cluster[number].kill()
@@ -109,7 +130,7 @@ class Faults:
     async def kill_cut_off(self, number: int) -> None:
         """What it wrote meanwhile nobody else has."""
         self._cluster.cut_off(number)
-        await self._pause(1.5)
+        await self.pause(1.5)
         self._cluster[number].kill()
         self._cluster.heal(number)
         await self._start_again(number)
@@ -117,7 +138,7 @@ class Faults:
     async def die_in_a_write(self, number: int) -> None:
         one = self._cluster[number]
         one.host.die_at(self._chance.randrange(1, 60))
-        await self._pause(3)
+        await self.pause(3)
         one.host.disk.doom.lift()
         if one.host.process is None:
             one.disconnect()
@@ -127,12 +148,13 @@ class Faults:
         await self.kill(self._cluster.controller or number)
 
     async def roll(self, number: int) -> None:
-        """A rolling restart: one after the other, each once all are in sync again."""
+        """A rolling restart: one after the other, each once all are in sync again, or not for a long time."""
         for one in self._cluster.brokers:
-            await self._cluster[one].restart()
-            self._note("again", f"b{one}")
+            await self._cluster[one].stop()
+            await self.start(one)
+            self.note("again", f"b{one}")
             for index in self._partitions:
-                await eventually(partial(self._is_whole, index), SETTLED_S, "the ISR is whole")
+                await self._cluster.lookout.until(partial(self._is_whole, index), SETTLED_S, _LOOK_S)
 
     def _is_whole(self, index: int) -> bool:
         return len(self._cluster.isr(index)) > 2
@@ -145,15 +167,16 @@ class Faults:
     async def fail_disk(self, number: int) -> None:
         """Some writes, syncs or reads end with an error."""
         disk = self._cluster[number].host.disk
+        directory = self._chance.choice(self._cluster[number].settings["log.dirs"].split(","))
         for action in self._chance.choice([["write"], ["sync"], ["read"], ["write", "sync"]]):
-            disk.fail_next(action, count=self._chance.choice([1, 3, None]))
+            disk.fail_next(action, count=self._chance.choice([1, 3, None]), under=directory)
         await self._mend_disk(number)
 
     async def _mend_disk(self, number: int) -> None:
-        """A broker whose log directory fails stops, as its process would."""
+        """A broker whose last log directory fails stops, as its process would; an operator mends one that lost some."""
         one = self._cluster[number]
-        await self._pause(4)
-        if one.is_up and one.broker.failed.done():
+        await self.pause(4)
+        if one.is_up and (one.broker.failed.done() or one.broker.storage.is_partly_offline):
             self._note_state(number)
             one.kill()
         one.host.disk.mend()
@@ -165,28 +188,36 @@ class Faults:
     async def freeze(self, number: int) -> None:
         host = self._cluster[number].host
         host.freeze()
-        await self._pause(10)
+        await self.pause(10)
         self._note_state(number)
         host.thaw()
 
     async def cut(self, number: int) -> None:
         self._cluster.cut_off(number)
-        await self._pause(6)
+        await self.pause(6)
         self._note_state(number)
         self._cluster.heal(number, reset=self._chance.random() < 0.5)
 
     async def cut_one(self, number: int) -> None:
         ends = (f"b{number}", f"b{self._other(number)}")
         self._network.cut(*ends, one_way=self._chance.random() < 0.5)
-        await self._pause(6)
+        await self.pause(6)
         self._note_state(number)
         self._network.heal(*ends, reset=self._chance.random() < 0.5)
+
+    async def cut_controller(self, number: int) -> None:
+        """From all other brokers, for longer than they bear, but not from the store: so its session lives on."""
+        controller = self._cluster.controller or number
+        self._cluster.cut_off(controller)
+        await self.pause(20, 3)
+        self._note_state(controller)
+        self._cluster.heal(controller, reset=self._chance.random() < 0.5)
 
     async def slow(self, number: int) -> None:
         """A link that carries little, so that a follower lags and leaves the ISR."""
         ends = (f"b{number}", f"b{self._other(number)}")
         self._network.set_bandwidth(*ends, self._chance.choice([200.0, 2_000.0, 20_000.0]))
-        await self._pause(6)
+        await self.pause(6)
         self._note_state(number)
         self._network.set_bandwidth(*ends, None)
 
@@ -203,9 +234,19 @@ class Faults:
                 return
             session = self._cluster[number].broker.session.id
         store.suspend(session)
-        await self._pause(7)
+        await self.pause(7)
         self._note_state(number)
         store.resume(session)
+
+    async def restart_store(self, number: int) -> None:
+        """Again and again, each time for longer or shorter than a session."""
+        store = self._cluster.store
+        for _ in range(self._chance.randrange(2, 7)):
+            store.stop()
+            await self.pause(self._chance.choice([0.5, 5.0]))
+            self._note_state(number)
+            store.start()
+            await self.pause(1.5)
 
     async def reset(self, number: int) -> None:
         others = [*(f"b{other}" for other in self._cluster.brokers), *self._clients]
@@ -215,4 +256,4 @@ class Faults:
         """An administrator or a bad NTP server sets the wall clock."""
         clock = self._cluster[number].host.clock
         clock.jump(self._chance.randrange(-3_600_000, 3_600_000))
-        self._note("off by", clock.wall_ms() - self._cluster.store.clock.wall_ms(), f"b{number}")
+        self.note("off by", clock.wall_ms() - self._cluster.store.clock.wall_ms(), f"b{number}")

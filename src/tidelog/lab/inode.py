@@ -1,7 +1,8 @@
 """Files and directories that remember what of them is on the platter.
 
 Each keeps its present state, as the page cache shows it, and the changes since the last sync. A power loss
-goes back to the synced state and lets chance decide how much of the changes made it.
+goes back to the synced state and lets chance decide how much of the changes made it. After a sync that failed, the
+page cache takes the bytes that it could not write for clean: it shows them, and no later sync writes them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Inode:
         self.modified_ms = now_ms
         self.handles: list[SimFile] = []
         self._changes: list[_Change] = []
+        self._platter: bytearray | None = None
+        """What the platter holds below the changes, where a failed sync made that another thing than they undo to."""
 
     def write(self, position: int, data: Buffer) -> None:
         size = len(self.content)
@@ -53,14 +56,38 @@ class Inode:
             del self.content[size:]
 
     def sync(self) -> None:
+        if self._platter is not None:
+            self._redo(self._platter)
+            if self._platter == self.content:
+                self._platter = None
+        self._changes.clear()
+
+    def failed_sync(self, chance: random.Random) -> None:
+        """Chance decides what of each write reached the platter. All of it counts as clean from now on.
+
+        Sizes are kept by the journal of the file system, which a failed write of data does not touch: a truncation is
+        not forgotten.
+        """
+        platter = self._synced()
+        for change in self._changes:
+            if change.data is None:
+                del platter[change.position :]
+            else:
+                size = len(change.data)
+                _put(platter, change.position, change.data[: chance.choice((0, size, chance.randrange(size + 1)))])
+        self._platter = platter
         self._changes.clear()
 
     def power_loss(self, chance: random.Random) -> None:
         """Keep what was synced, and of the rest an unlucky part; what is left is on the platter now."""
+        if not self._changes and self._platter is None:
+            return
+        synced, self._platter = self._synced(), None
+        self.content[:] = synced
         if not self._changes:
             return
-        latest = bytes(self.content)
-        self._undo()
+        self._redo(synced)
+        latest = bytes(synced)
         fate = chance.randrange(4)
         if fate == 1:
             self.content[:] = latest
@@ -70,20 +97,26 @@ class Inode:
             self._mix_blocks(latest, chance)
         self._changes.clear()
 
-    def _undo(self) -> None:
+    def _synced(self) -> bytearray:
+        """What the platter holds for sure."""
+        if self._platter is not None:
+            return bytearray(self._platter)
+        content = bytearray(self.content)
         for change in reversed(self._changes):
             if change.data is not None:
-                del self.content[change.size_before :]
-            _put(self.content, change.position, change.replaced)
+                del content[change.size_before :]
+            _put(content, change.position, change.replaced)
+        return content
+
+    def _redo(self, content: bytearray) -> None:
+        for change in self._changes:
+            _redo_one(content, change)
 
     def _redo_prefix(self, chance: random.Random) -> None:
         """The changes in their order up to some moment, the write of that moment torn at any byte."""
         count = chance.randrange(len(self._changes))
         for change in self._changes[:count]:
-            if change.data is None:
-                del self.content[change.position :]
-            else:
-                _put(self.content, change.position, change.data)
+            _redo_one(self.content, change)
         torn = self._changes[count].data
         if torn:
             _put(self.content, self._changes[count].position, torn[: chance.randrange(len(torn))])
@@ -114,7 +147,9 @@ class _NameChange(NamedTuple):
 class Directory:
     """Names and what they stand for. Unsynced changes are lost from the last one back: a journal keeps their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        """Tells it from all others of its disk."""
         self.entries: dict[str, Node] = {}
         self._synced: dict[str, Node] = {}
         self._changes: list[_NameChange] = []
@@ -154,6 +189,13 @@ def _apply(entries: dict[str, Node], change: _NameChange) -> None:
         del entries[change.removed]
     if change.added is not None:
         entries[change.added] = change.node
+
+
+def _redo_one(content: bytearray, change: _Change) -> None:
+    if change.data is None:
+        del content[change.position :]
+    else:
+        _put(content, change.position, change.data)
 
 
 def _put(content: bytearray, position: int, data: Buffer) -> None:

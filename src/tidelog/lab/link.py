@@ -16,6 +16,9 @@ class Link:
         self.split_chance = 0.02
         """How often a segment is cut in two, as streams may be at any byte."""
         self.is_cut = False
+        self.late_chance = 0.0
+        """How often the bytes of a connection that its sender closes come late."""
+        self.late_s = 0.0
         self._free_at = 0.0
 
     def delay_s(self) -> float:
@@ -34,3 +37,9 @@ class Link:
         if size > 1 and self.chance.random() < self.split_chance:
             return self.chance.randrange(1, size)
         return size
+
+    def lateness_s(self) -> float:
+        """How much later than in time the last bytes of a connection arrive that its sender closes now."""
+        if self.late_chance and self.chance.random() < self.late_chance:
+            return self.late_s * (0.5 + self.chance.random() / 2)
+        return 0.0

@@ -6,7 +6,6 @@ Nothing here waits, reads a socket or starts a thread, so a run depends on its i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import heapq
 import math
@@ -18,6 +17,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
 from tidelog.lab.process import PROCESS, ProcessDied, SimProcess
+from tidelog.lab.tasks import SimFuture, SimHandle, SimTask, SimTimer
 from tidelog.lab.trace import Trace
 
 if TYPE_CHECKING:
@@ -37,64 +37,6 @@ class SimulationError(Exception):
 
 class DeadlockError(SimulationError):
     """Nothing is ready and no timer is set: what is being waited for can never come."""
-
-
-class SimTask(asyncio.Task[T]):
-    """A task that knows its process and hashes by its number.
-
-    Sets of tasks (asyncio keeps some itself, in TaskGroup for one) are then walked in the same order in every run.
-    """
-
-    def __init__(
-        self,
-        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
-        *,
-        loop: SimLoop,
-        name: str | None = None,
-        context: Context | None = None,
-    ) -> None:
-        self.number = loop.next_number()
-        self.process = PROCESS.get() if context is None else context.get(PROCESS)
-        self.program = coro
-        if self.process is not None and isinstance(coro, types.CoroutineType):
-            coro = _until_death(coro, self.process)
-        super().__init__(coro, loop=loop, name=name or f"task-{self.number}", context=context)
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def discard(self) -> None:
-        """The run is over: let go of what it was doing."""
-        self._log_destroy_pending = False
-        for coro in (self.program, self.get_coro()):
-            with contextlib.suppress(Exception):
-                coro.close()
-
-
-async def _until_death(program: Coroutine[Any, Any, T], process: SimProcess) -> T:
-    """The task in which its process dies does not end by that, whatever comes out: it stands still like all others."""
-    try:
-        result = await program
-    except GeneratorExit:
-        raise
-    except BaseException:
-        if not process.dead:
-            raise
-    else:
-        if not process.dead:
-            return result
-    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
-
-
-class SimFuture(asyncio.Future[T]):
-    """A future that hashes by its number, for the same reason."""
-
-    def __init__(self, *, loop: SimLoop) -> None:
-        self.number = loop.next_number()
-        super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self.number
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -166,16 +108,37 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True  # type: ignore[attr-defined]  # only then does cancel() tell us
-        heapq.heappush(self._timers, (when, self.next_number(), timer))
+        timer = SimTimer(when, callback, args, self, context)
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, timer))
         return timer
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Args], object],
+        *args: *Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = SimTimer(when := self._now + delay, callback, args, self, context)
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, timer))
+        return timer
+
+    def call_soon(
+        self, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = SimHandle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Time-outs are nearly always cancelled long before they are due: sweep them out of the heap now and then."""
+        if not handle._scheduled:  # type: ignore[attr-defined]  # it is due and has left the heap
+            return
         self._cancelled_timers += 1
         if self._cancelled_timers > _FEWEST_CANCELLED_TO_SWEEP and self._cancelled_timers * 2 > len(self._timers):
-            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
+            self._timers[:] = [timer for timer in self._timers if not timer[2]._cancelled]
             heapq.heapify(self._timers)
             self._cancelled_timers = 0
 
@@ -190,31 +153,38 @@ class SimLoop(asyncio.BaseEventLoop):
         """Wakes a loop that sleeps in the kernel; this one never does."""
 
     def _run_once(self) -> None:
-        ready = self._ready
+        """All that is ready now. What a callback makes ready runs in the next turn, after the timers that are due."""
+        ready, timers = self._ready, self._timers
         if not ready:
             self._jump()
-        timers = self._timers
         while timers and timers[0][0] <= self._now:
             self._take_timer()
         for _ in range(len(ready)):
-            handle = ready.popleft()
+            handle: Any = ready.popleft()
             if handle._cancelled:
                 continue
-            process: SimProcess | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            context = handle._context
+            process: SimProcess | None = context.get(PROCESS)
             if process is not None and (process.dead or process.frozen):
                 if not process.dead:
                     process.held.append(handle)
                 continue
             self.steps += 1
-            handle._run()
+            try:
+                context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as failure:
+                message = f"Exception in callback {handle._callback!r}"
+                self.call_exception_handler({"message": message, "exception": failure, "handle": handle})
             if self._failure is not None:
-                failure, self._failure = self._failure, None
-                raise failure
+                failed, self._failure = self._failure, None
+                raise failed
         self._keep_in_bounds()
 
     def _jump(self) -> None:
         """On to the next timer that still counts."""
-        while self._timers and self._timers[0][2].cancelled():
+        while self._timers and self._timers[0][2]._cancelled:
             heapq.heappop(self._timers)
             self._cancelled_timers -= 1
         if self._timers:
@@ -228,7 +198,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _take_timer(self) -> None:
         timer = heapq.heappop(self._timers)[2]
         timer._scheduled = False  # type: ignore[attr-defined]
-        if timer.cancelled():
+        if timer._cancelled:
             self._cancelled_timers -= 1
         else:
             self._ready.append(timer)

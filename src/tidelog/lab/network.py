@@ -119,6 +119,16 @@ class SimNetwork:
         for link in self._both_ways(a, b):
             link.bytes_per_s = bytes_per_s
 
+    def set_late_bytes(self, a: str, b: str, late_ms: float, chance: float = 1.0) -> None:
+        """What is under way on a connection when its sender closes or resets it arrives late, with this chance.
+
+        It comes half of `late_ms` to all of it after its time, in order, and before the end of its connection: so
+        after the bytes of a newer connection, whose own bytes are not late. TCP does that when the first connection
+        waits for a retransmission, or when its last bytes wait in a kernel or in a switch. No chance turns it off.
+        """
+        for link in self._both_ways(a, b):
+            link.late_s, link.late_chance = late_ms / 1e3, chance
+
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
         """Nothing gets through from a to b, nor back unless one_way; nobody is told. Bytes wait where they are."""
         self.loop.note("cut", a, "one way" if one_way else "both ways", b)

@@ -1,129 +1,145 @@
-"""Power losses, within the fault budget: one broker at a time, and never the last that is in sync.
-
-What was not synced is lost or torn then. The cluster can bear that as long as it can tell who may have lost something:
-who has begun a new life since the ISR was written. So while it is not settled which ISRs the broker is out of, nobody
-else ends, and a saboteur that knows power losses works alone.
-"""
+"""Power losses, together with what else can go wrong at the same time; see tidelog.lab.budget for what is allowed."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from tidelog.controller import nodes
-from tidelog.controller.image import PartitionState
-from tidelog.coordination.port import NoNodeError
-from tidelog.lab.broker import eventually
-from tidelog.lab.cluster import TOPIC
-from tidelog.lab.faults import SETTLED_S
+from tidelog.lab.broker import WaitedInVainError
+from tidelog.lab.budget import PowerBudget
+from tidelog.lab.cluster import LabCluster
 from tidelog.lab.storms import Storms
-from tidelog.types import NO_EPOCH, TopicPartition
 
 _SHORTER_THAN_A_SESSION_S = 2.5
+_AFTER_AN_ELECTION = 0.6
+_PATIENCE_S = 15.0
+"""How long a saboteur waits until a broker may lose power."""
 
 
 class PowerLosses(Storms):
-    """A broker without power comes back at once or late, while the controller is well or not."""
+    """A broker without power comes back at once or late, while the others are well or not."""
+
+    def __init__(
+        self,
+        cluster: LabCluster[Any],
+        partitions: Sequence[int],
+        chance: random.Random,
+        clients: Sequence[str],
+        budget: PowerBudget,
+    ) -> None:
+        super().__init__(cluster, partitions, chance, clients)
+        self._budget = budget
 
     async def lose_power(self, number: int) -> None:
-        await self._until_it_may(number)
+        """Alone, or while the controller sleeps for a while."""
         sleeper = self._cluster.controller
+        if not await self.until_it_may(number):
+            return
         if sleeper not in (0, number) and self._chance.random() < 0.3:
             await asyncio.gather(self._doze(sleeper), self._without_power(number))
         else:
             await self._without_power(number)
 
+    async def lose_power_with_kills(self, number: int) -> None:
+        """Others are killed before it, in the same moment or after it; all come back in any order."""
+        if not await self.until_it_may(number):
+            return
+        others = [other for other in self._cluster.brokers if other != number and self._cluster.is_up(other)]
+        killed = self._chance.sample(others, self._chance.randrange(1, len(others) + 1)) if others else []
+        before = [other for other in killed if self._chance.random() < 0.5]
+        for other in before:
+            self._cluster[other].kill()
+        await self.pause(self._chance.choice([0.0, 0.0, 2.0]), 0)
+        has_lost = self._budget.may_lose_power(number)
+        if has_lost:
+            self.go_dark(number)
+        await self.pause(self._chance.choice([0.0, 2.0, 6.0]), 0)
+        for other in killed:
+            if other not in before:
+                self._cluster[other].kill()
+        ended = [*killed, number] if has_lost else killed
+        await self._start_all_again(dict.fromkeys(ended))
+
+    async def lose_power_all(self, number: int) -> None:
+        """All in one moment; before that a leader may have died, so that another one leads that only followed."""
+        if self._chance.random() < _AFTER_AN_ELECTION:
+            index = self._chance.choice(self._partitions)
+            leader = self._cluster.leader(index) or number
+            await self._a_moment(leader, 1.0)
+            self._cluster[leader].kill()
+            await self._next_leader(index, leader)
+        for other in self._cluster.brokers:
+            if self._cluster.is_up(other):
+                self.go_dark(other)
+        await self._start_all_again(dict.fromkeys(self._cluster.brokers))
+
     async def lose_power_as_newcomer(self, number: int) -> None:
         """It was away, comes back, and loses power while it catches up; its leader may not reach the controller."""
-        await self._until_it_may(number)  # the last in sync would stay in the ISR, and be waited for
+        if not await self.until_it_may(number):
+            return
         self._cluster[number].kill()
         for index in self._partitions:
-            await eventually(partial(self._is_out, number, index), SETTLED_S, f"b{number} has left the ISR of {index}")
+            with contextlib.suppress(WaitedInVainError):
+                what = f"b{number} has left the ISR of {index}"
+                await self._cluster.until(partial(self._is_out, number, index), _PATIENCE_S, what)
         leader, controller = self._a_leader(number), self._cluster.controller
         ends = (f"b{leader}", f"b{controller}")
         is_cut = controller not in (0, leader) and number not in (leader, controller) and self._chance.random() < 0.7
         await self._start_again(number, 2.0)
         if is_cut:
             self._network.cut(*ends)
-            # Healed whatever comes of the rest: nobody leaves or joins an ISR whose leader cannot ask the controller.
             await asyncio.gather(self._lose_power_soon(number), self._heal_later(ends))
         else:
             await self._lose_power_soon(number)
 
     async def _lose_power_soon(self, number: int) -> None:
-        await self._pause(1.5, 0)
-        await self._until_it_may(number)
-        await self._without_power(number)
+        await self.pause(1.5, 0)
+        if self._budget.may_lose_power(number):
+            await self._without_power(number)
 
     async def _heal_later(self, ends: tuple[str, str]) -> None:
-        await self._pause(7, 0)
+        await self.pause(7, 0)
         self._network.heal(*ends)
 
     async def _doze(self, number: int) -> None:
         """A short sleep, from which a broker wakes up in its session."""
         host = self._cluster[number].host
         host.freeze()
-        await self._pause(_SHORTER_THAN_A_SESSION_S)
+        await self.pause(_SHORTER_THAN_A_SESSION_S)
         host.thaw()
 
     async def _without_power(self, number: int) -> None:
+        """It comes back. Its leader may be killed while it catches up."""
+        leader = self._a_leader(number)
+        self.go_dark(number)
+        await self._start_again(number)
+        if leader != number and self._cluster.is_up(leader) and self._chance.random() < 0.3:
+            await self.pause(1.0, 0)
+            self._cluster[leader].kill()
+            await self._start_again(leader)
+
+    def go_dark(self, number: int) -> None:
         disk = self._cluster[number].host.disk
         before = disk.used_bytes
-        self._cluster[number].lose_power()
-        self._note("lost bytes", before - disk.used_bytes, f"b{number}")
-        await self._start_again(number)
-        for index in self._partitions:
-            await eventually(
-                partial(self._is_settled, number, index), SETTLED_S, f"the ISR of {index} knows of b{number}'s new life"
-            )
+        self._budget.lose_power(number)
+        self.note("lost bytes", before - disk.used_bytes, f"b{number}")
 
-    # The budget
+    def loses_records(self, number: int) -> None:
+        self._budget.loses_records(number)
 
-    async def _until_it_may(self, number: int) -> None:
-        await eventually(
-            lambda: all(self._may_lose_power(number, index) for index in self._partitions),
-            SETTLED_S,
-            f"b{number} is not the last in sync",
-        )
+    def may_lose_power(self, number: int) -> bool:
+        return self._budget.may_lose_power(number)
 
-    def _may_lose_power(self, number: int, index: int) -> bool:
-        """Somebody else is in sync, has not bounced since, and will stay so even if a change is under way.
-
-        A replica that is being added may be given up at any time, by an administrator who chooses another target.
-        """
-        state, leader = self._state(index), self._cluster.leader(index)
-        view = self._cluster.replicas(index)[leader].leader if leader else None
-        if state is None or view is None or state.leader != leader:
-            return False
-        staying = set(state.isr) & set(view.isr if view.pending_isr is None else view.pending_isr)
-        return any(
-            other != number and other in staying and self._cluster.is_up(other) and self._is_fit(state, other)
-            for other in self._origin(index)
-        )
-
-    def _origin(self, index: int) -> tuple[int, ...]:
-        """The replicas that were there before the move that is under way, if one is."""
-        node = self._cluster.store.tree.get(nodes.topic_path(TOPIC))
-        return nodes.decode_topic(TOPIC, node.data).assignments[index].origin
-
-    def _is_fit(self, state: PartitionState, number: int) -> bool:
-        """It lives in the life in which it came into the ISR."""
-        epoch: int = self._cluster[number].broker.epoch
-        return 0 <= epoch <= state.lives.get(number, NO_EPOCH)
+    async def until_it_may(self, number: int) -> bool:
+        """False if the budget does not allow it soon."""
+        with contextlib.suppress(WaitedInVainError):
+            what = f"b{number} may lose power"
+            await self._cluster.until(lambda: self._budget.may_lose_power(number), _PATIENCE_S, what)
+        return self._budget.may_lose_power(number)
 
     def _is_out(self, number: int, index: int) -> bool:
-        state = self._state(index)
-        return state is not None and number not in state.isr
-
-    def _is_settled(self, number: int, index: int) -> bool:
-        """It has left the ISR, or has come back into it in its new life."""
-        state = self._state(index)
-        return state is not None and (number not in state.isr or self._is_fit(state, number))
-
-    def _state(self, index: int) -> PartitionState | None:
-        partition = TopicPartition(TOPIC, index)
-        try:
-            node = self._cluster.store.tree.get(nodes.state_path(partition))
-        except NoNodeError:
-            return None
-        return nodes.decode_state(partition, node.data, node.stat.version, node.stat.modified_id)
+        return number not in self._stored_isr(index)

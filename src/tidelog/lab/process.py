@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context, ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidelog.lab.tasks import SimTask
+
+_FEWEST_TASKS_TO_SWEEP = 64
 
 
 class ProcessDied(BaseException):
@@ -30,6 +36,20 @@ class SimProcess:
         self.frozen = False
         self.held: list[asyncio.Handle] = []
         """Callbacks that came due while it was frozen, in their order."""
+        self._tasks: list[SimTask[Any]] = []
+        self._sweep_at = _FEWEST_TASKS_TO_SWEEP
+
+    @property
+    def tasks(self) -> list[SimTask[Any]]:
+        """Those that are not done, in the order in which they were made."""
+        return [task for task in self._tasks if not task.done()]
+
+    def add(self, task: SimTask[Any]) -> None:
+        """Tasks that are done are forgotten when there may be as many of them as of the others."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._sweep_at:
+            self._tasks = self.tasks
+            self._sweep_at = max(2 * len(self._tasks), _FEWEST_TASKS_TO_SWEEP)
 
     def __repr__(self) -> str:
         return f"<SimProcess {self.name}>"

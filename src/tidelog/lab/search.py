@@ -8,72 +8,40 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from tidelog.errors import TidelogError
 from tidelog.lab import group_workload
-from tidelog.lab.broker import eventually
-from tidelog.lab.chance import stream
-from tidelog.lab.checkers import ALL_RULES, BrokenRuleError, Rule
+from tidelog.lab.broker import WaitedInVainError
+from tidelog.lab.budget import PowerBudget
+from tidelog.lab.checkers import ALL_RULES, TRUE_AFTER_LOSSES, ReplicasAgree
+from tidelog.lab.client_faults import WRITER_PREFIX, Program
 from tidelog.lab.clock import SimClock
 from tidelog.lab.cluster import TOPIC, LabCluster, brokers_of, store_of
-from tidelog.lab.faults import ENDS, POWER, TROUBLE
 from tidelog.lab.group_workload import GroupLedger, GroupMember
+from tidelog.lab.healing_rules import GROUP_GOES_ON_S, METADATA_S, GroupGoesOn, MetadataInTime
+from tidelog.lab.health import is_told
+from tidelog.lab.operators import change_settings, come_and_go, elect_preferred, move_about
+from tidelog.lab.plans import Plan, plan_of
+from tidelog.lab.rules import BrokenRuleError, Rule
 from tidelog.lab.saboteur import Saboteur
+from tidelog.lab.side_topics import CompactedTopic, RetainedTopic, ShortenedTopic, SideTopic
 from tidelog.lab.trace import Trace
 from tidelog.lab.witness import Witness
-from tidelog.lab.workload import Reader, Writer, careless_writes, come_and_go, move_about, stray_reads
+from tidelog.lab.workload import Reader, Writer, careless_writes, last_reads, stray_reads
 from tidelog.lab.world import World
 from tidelog.records.batch import decode
 from tidelog.records.kernel import Record
-from tidelog.types import TopicPartition
+from tidelog.types import BrokerId, Offset, TopicPartition
 
 LIMIT_S = 3600.0
 _SETTLED_S = 60.0
-_NOISE = ("admin", "careless", "strays", "topics", "moves")
+_LATE_MS, _LATE_CHANCE = 8_000.0, 0.5
+_COLD_CHANCE, _COLD_MS = 0.8, (5.0, 60.0)
+_NOISE_REST_S = 0.3
+_LOOK_S = 0.2
+_QUIET_S = 1.0
+"""What the noise has sent before its end is in the logs by then."""
+_NOISE = ("admin", "careless", "strays", "last", "topics", "moves", "elections", "settings")
 THE_RUN_ITSELF = "the cluster comes to rest, and nothing fails that nobody waits for"
-
-
-class Plan(NamedTuple):
-    """What makes one run different from another beside its seed."""
-
-    saboteurs: tuple[tuple[str, ...], ...] = (ENDS + TROUBLE,)
-    """The faults that each of them knows; they work side by side."""
-    brokers: int = 3
-    partitions: int = 2
-    writers: int = 2
-    readers: int = 1
-    records: int = 40
-    """That each writer writes to each partition."""
-    careless: bool = False
-    """Records with acks=1 in between, which an election may drop: replicas then part."""
-    strays: bool = False
-    """A reader that asks anybody, also those who lead no more and do not know."""
-    topics: bool = False
-    """Others come and go."""
-    moves: bool = False
-    """Partitions are reassigned."""
-    members: int = 0
-    """Of a consumer group that commits offsets."""
-    segment_bytes: int = 3000
-    longest_rest_s: float = 0.2
-    """Between what a writer sends: the longer, the more goes wrong meanwhile."""
-
-
-def plan_of(seed: int) -> Plan:
-    """What a seed stands for. It is not told by its number: every fault and every noise is in some of any hundred."""
-    chance = stream(seed, "plan")
-    saboteurs = chance.choice([(ENDS + TROUBLE,), (ENDS, TROUBLE), (POWER,), (TROUBLE, TROUBLE)])
-    return Plan(
-        saboteurs,
-        brokers=chance.choice([3, 3, 4]),
-        partitions=chance.choice([1, 2, 3]),
-        records=chance.choice([15, 30, 50]),
-        careless=chance.random() < 0.6,
-        strays=chance.random() < 0.5,
-        topics=chance.random() < 0.2,
-        moves=chance.random() < 0.3,
-        segment_bytes=chance.choice([1000, 3000, 100_000]),
-        longest_rest_s=chance.choice([0.2, 1.0, 3.0]),
-        members=stream(seed, "members").choice([0, 0, 0, 2]),
-    )
 
 
 class Outcome(NamedTuple):
@@ -106,10 +74,12 @@ def run(seed: int, plan: Plan | None = None, rules: Sequence[type[Rule]] = ALL_R
 
 def _rule_of(failure: BaseException) -> tuple[str, str]:
     """A rule that a client's task found broken comes as the cause of that task's failure."""
+    causes: list[BaseException] = []
     cause: BaseException | None = failure
-    while cause is not None:
+    while cause is not None and cause not in causes:  # an exception that is raised again may be its own cause
         if isinstance(cause, BrokenRuleError):
             return cause.rule, cause.what
+        causes.append(cause)
         cause = cause.__cause__
     return THE_RUN_ITSELF, f"{type(failure).__name__}: {failure}"
 
@@ -120,49 +90,78 @@ class _Run:
     def __init__(self, world: World, plan: Plan, rules: Sequence[type[Rule]]) -> None:
         self._world = world
         self._plan = plan
-        store = store_of(world)
-        settings = group_workload.SETTINGS if plan.members else {}
-        brokers = brokers_of(world, store, plan.brokers, log_segment_bytes=str(plan.segment_bytes), **settings)
-        self._cluster = LabCluster(world, store, brokers)
-        self._witness = Witness(self._cluster, rules)
+        self._rules = [rule for rule in rules if rule in TRUE_AFTER_LOSSES] if plan.may_lose_records else rules
+        store = store_of(world, plan.store)
+        settings = plan.settings | (group_workload.SETTINGS if plan.members else {})
+        self._cluster = LabCluster(world, store, brokers_of(world, store, plan.brokers, **settings))
+        self._witness = Witness(self._cluster, self._rules)
         self._indexes = range(plan.partitions)
         self._writers = [
-            Writer(self._cluster, self._witness, f"w{number}", self._indexes, plan.records, plan.longest_rest_s)
+            Writer(
+                self._cluster,
+                self._witness,
+                f"{WRITER_PREFIX}{number}",
+                self._indexes,
+                plan.records,
+                plan.longest_rest_s,
+                plan.filling,
+                is_brief=plan.brief,
+            )
             for number in range(plan.writers)
         ]
         self._readers = [
             Reader(self._cluster, self._witness, f"r{number}", self._indexes) for number in range(plan.readers)
         ]
         self._ledger = GroupLedger()
-        self._members = [GroupMember(self._cluster, self._ledger, f"m{number}") for number in range(plan.members)]
+        self._members = [
+            GroupMember(self._cluster, self._witness, self._ledger, number, is_static=plan.static)
+            for number in range(plan.members)
+        ]
         for name in [*(reader.name for reader in self._readers), "client", *_NOISE]:
             world.host(name)
         self._over = asyncio.Event()
+        self._sides: list[SideTopic] = []
+        if plan.sides:
+            for kind in (CompactedTopic, ShortenedTopic, RetainedTopic):
+                self._sides.append(kind(self._cluster, self._chance(kind.partition.topic), self._over))
 
     async def story(self) -> None:
         self._set_latencies_and_clocks()
         await self._cluster.start()
-        numbers = sorted(self._cluster.brokers)
-        assignments = [[numbers[(index + place) % len(numbers)] for place in range(3)] for index in self._indexes]
-        await self._world.host("admin").start(self._cluster.create_topic(assignments=assignments))
+        config = {"unclean_leader_election_enable": "true"} if self._plan.beyond == "unclean" else {}
+        await self._world.host("admin").start(self._cluster.create_topic(assignments=self._assignments(), **config))
         witness = self._beside(self._witness.run())
         for reader in self._readers:
             self._on(reader.name, reader.run())
         for member in self._members:
             self._on(member.name, member.run())
+        rest_s = max(_NOISE_REST_S, self._plan.longest_rest_s / 2)  # noise that drowns the writers finds nothing more
         if self._plan.careless:
-            self._on("careless", careless_writes(self._cluster, self._indexes, self._chance("careless")))
+            self._on("careless", careless_writes(self._cluster, self._indexes, self._chance("careless"), rest_s))
         if self._plan.strays:
-            self._on("strays", stray_reads(self._cluster, self._witness, self._indexes, self._chance("strays")))
-        saboteurs = [self._beside(one.run(self._over)) for one in self._saboteurs()]
+            stray = stray_reads(self._cluster, self._witness, self._indexes, self._chance("strays"), rest_s)
+            self._on("strays", stray)
+        if self._plan.last_reads:
+            self._on("last", last_reads(self._cluster, self._witness, self._indexes, self._chance("last"), rest_s))
+        saboteurs = [self._beside(work) for work in self._sabotage()]
         noise = asyncio.gather(*self._operators(), *saboteurs)
-        await asyncio.gather(*(self._on(writer.name, writer.run()) for writer in self._writers))
+        for writer in self._writers:
+            self._on(writer.name, writer.run())
+        await asyncio.gather(*(writer.done.wait() for writer in self._writers))
         self._over.set()
         await noise
-        for host in ("careless", "strays"):
+        for host in ("careless", "strays", "last"):
             self._world.host(host).kill()
+        await asyncio.sleep(_QUIET_S)
         await self._settle()
         witness.cancel()
+
+    def _assignments(self) -> Sequence[Sequence[int]]:
+        if self._plan.assignments:
+            return self._plan.assignments
+        numbers = sorted(self._cluster.brokers)
+        firsts = [0 if self._plan.cold else index for index in self._indexes]  # cold reads of one delay those of others
+        return [[numbers[(first + place) % len(numbers)] for place in range(3)] for first in firsts]
 
     def _on(self, host: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._world.host(host).start(work)
@@ -186,45 +185,91 @@ class _Run:
             for other in range(one + 1, len(self._cluster.brokers) + 1):
                 latency_ms = self._chance(f"latency {one} {other}").choice([0.2, 2.0, 20.0, 80.0])
                 self._world.network.set_latency(f"b{one}", f"b{other}", latency_ms, latency_ms)
+                if self._plan.late_bytes:
+                    self._world.network.set_late_bytes(f"b{one}", f"b{other}", _LATE_MS, _LATE_CHANCE)
+            if self._plan.cold:
+                disk = self._cluster[one].host.disk
+                disk.cold_chance, disk.work.delay_ms = _COLD_CHANCE, _COLD_MS
             clock = self._chance(f"clock {one}")
             self._cluster[one].host.clock = SimClock(
                 self._world.loop, offset_ms=clock.randrange(-2000, 2000), drift_ppm=clock.uniform(-300, 300)
             )
 
     def _operators(self) -> list[asyncio.Task[None]]:
-        working = []
-        if self._plan.topics:
-            working.append(self._on("topics", come_and_go(self._cluster, self._chance("topics"), self._over)))
-        if self._plan.moves:
-            working.append(
-                self._on("moves", move_about(self._cluster, self._indexes, self._chance("moves"), self._over))
-            )
-        return working
+        plan, cluster, indexes, over = self._plan, self._cluster, self._indexes, self._over
+        working: list[tuple[str, Coroutine[Any, Any, None]]] = []
+        if plan.topics:
+            working.append(("topics", come_and_go(cluster, self._chance("topics"), over)))
+        if plan.moves:
+            working.append(("moves", move_about(cluster, indexes, self._chance("moves"), over)))
+        if plan.elections:
+            working.append(("elections", elect_preferred(cluster, indexes, self._chance("elections"), over)))
+        if plan.changes:
+            working.append(("settings", change_settings(cluster, self._chance("settings"), over)))
+        working += [(side.name, side.run()) for side in self._sides]
+        return [self._on(host, work) for host, work in working]
 
-    def _saboteurs(self) -> list[Saboteur]:
-        clients = [
-            *(one.name for one in self._writers),
-            *(one.name for one in self._readers),
-            *(one.name for one in self._members),
-        ]
-        return [
-            Saboteur(self._cluster, self._indexes, known, self._chance(f"saboteur {number}"), clients)
-            for number, known in enumerate(self._plan.saboteurs)
-        ]
+    def _sabotage(self) -> list[Coroutine[Any, Any, None]]:
+        clients: dict[str, Program] = {writer.name: writer.run for writer in self._writers}
+        clients |= {reader.name: reader.run for reader in self._readers}
+        clients |= {member.name: member.run for member in self._members}
+        watched = [TopicPartition(TOPIC, index) for index in self._indexes]
+        if self._plan.members:
+            watched.append(group_workload.OFFSETS)
+        watched += [side.partition for side in self._sides]
+        budget = PowerBudget(self._cluster, watched, is_unlimited=self._plan.has_unlimited_power_losses)
+
+        def saboteur(name: str, known: Sequence[str]) -> Saboteur:
+            return Saboteur(self._cluster, self._indexes, known, self._chance(name), clients, budget)
+
+        plan, over = self._plan, self._over
+        work = [saboteur(f"saboteur {number}", known).run(over) for number, known in enumerate(plan.saboteurs)]
+        return [*work, saboteur("ambush", ()).lie_in_ambush(plan.ambush, over)] if plan.ambush else work
 
     async def _settle(self) -> None:
         """Nothing goes wrong any more: every replica has everything, every reader gets it, every rule holds."""
         logs: dict[TopicPartition, dict[int, list[Record]]] = {}
         for index in self._indexes:
             partition = TopicPartition(TOPIC, index)
-            await eventually(partial(self._cluster.is_in_sync, index), _SETTLED_S, f"{partition} is in sync")
-            logs[partition] = {
-                number: decode(self._cluster.held(number, index)) for number in self._cluster.assigned(index)
-            }
+            await self._cluster.until(partial(self._cluster.is_in_sync, index), _SETTLED_S, f"{partition} is in sync")
+            logs[partition] = {number: self._log_of(number, partition) for number in self._cluster.assigned(index)}
             end = self._cluster.ends(index)[self._cluster.leader(index)][0]
             for reader in self._readers:
                 what = f"{reader.name} has read {partition} up to {end}"
-                await eventually(partial(reader.has_read, partition, end), _SETTLED_S, what)
-        if self._members:
-            await group_workload.settled(self._ledger, self._indexes)
+                await self._cluster.until(partial(reader.has_read, partition, end), _SETTLED_S, what)
+            await self._check_group(partition, end)
+        if MetadataInTime in self._rules:
+            await self._tell_all(f"{METADATA_S:.0f} s after every replica is in sync")
+            if self._plan.late_bytes:
+                await asyncio.sleep(_LATE_MS / 1e3)
+                await self._tell_all("after the last bytes of closed connections have arrived")
+        for side in self._sides:
+            if side.rule in self._rules:
+                await self._on(side.name, side.check())
         self._witness.settled(logs)
+
+    async def _tell_all(self, when: str) -> None:
+        """Every broker's metadata is that of the store, or is so soon."""
+        told = partial(is_told, self._cluster, self._indexes)
+        if not await self._cluster.lookout.until(told, METADATA_S, _LOOK_S):
+            MetadataInTime().broken(f"{when} a broker tells something else than the store has")
+
+    async def _check_group(self, partition: TopicPartition, end: Offset) -> None:
+        if not self._members:
+            return
+        what = f"the group has committed {partition} up to {end}"
+        try:
+            await self._cluster.until(partial(self._ledger.has_committed, partition, end), GROUP_GOES_ON_S, what)
+        except WaitedInVainError as failure:
+            if GroupGoesOn not in self._rules:
+                raise
+            GroupGoesOn().broken(str(failure))
+
+    def _log_of(self, number: BrokerId, partition: TopicPartition) -> list[Record]:
+        """All of it, of which all is committed by now."""
+        try:
+            return decode(self._cluster.held(number, partition.partition))
+        except TidelogError as damage:
+            if ReplicasAgree not in self._rules:
+                raise
+            ReplicasAgree().cannot_be_read(number, partition, damage)

@@ -251,6 +251,11 @@ class Stage(Scene):
     def log_end(self, name: str) -> Offset:
         return self.row(name).log_end
 
+    def synced_end(self, name: str) -> Offset:
+        """Up to where a living replica has synced its log."""
+        partition = self.cluster.replica(self._numbers[name])
+        return -1 if partition is None else partition.log.recovery_point
+
     def high_watermark(self, name: str) -> Offset:
         return self.row(name).high_watermark
 

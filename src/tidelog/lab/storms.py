@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from itertools import combinations
 
-from tidelog.lab.broker import WaitedInVainError, eventually
 from tidelog.lab.faults import Faults
 
 _SLOW_BYTES_PER_S = (300.0, 1_000.0, 3_000.0, 10_000.0, None)
-_LOOK_S = 0.001
 _NEXT_S = 6.0
 """A session ends by then, and with it a term of leadership."""
 
@@ -20,8 +17,7 @@ class Storms(Faults):
 
     async def _next_leader(self, index: int, last: int) -> int:
         """Who leads after this one; 0 if nobody does soon: there may be nobody else in sync."""
-        with contextlib.suppress(WaitedInVainError):
-            await eventually(lambda: self._cluster.leader(index) not in (0, last), _NEXT_S)
+        await self._cluster.lookout.until(lambda: self._cluster.leader(index) not in (0, last), _NEXT_S, _NEXT_S)
         following = self._cluster.leader(index)
         return 0 if following == last else following
 
@@ -30,10 +26,8 @@ class Storms(Faults):
 
         What was promised a moment ago and is not yet known to all is what a death may take.
         """
-        loop = asyncio.get_running_loop()
-        deadline, before = loop.time() + _NEXT_S, self._tide(number)
-        while loop.time() < deadline and self._tide(number) <= before:
-            await asyncio.sleep(_LOOK_S)
+        before = self._tide(number)
+        await self._cluster.lookout.until(lambda: self._tide(number) > before, _NEXT_S, _NEXT_S)
 
     def _tide(self, number: int) -> int:
         replicas = (self._cluster.replica(number, index) for index in self._partitions)
@@ -44,7 +38,7 @@ class Storms(Faults):
         if self._chance.random() < 0.6:
             await self._tide_rises(number)
         else:
-            await self._pause(most_s, 0)
+            await self.pause(most_s, 0)
 
     async def _start_all_again(self, killed: dict[int, None], most_s: float = 8.0) -> None:
         await asyncio.gather(*(self._start_again(number, most_s) for number in killed))
@@ -58,7 +52,7 @@ class Storms(Faults):
         killed = {first: None}
         second = await self._next_leader(index, first)
         if second:
-            await self._pause(0.05, 0)
+            await self.pause(0.05, 0)
             self._cluster[second].kill()
             killed[second] = None
         await self._start_all_again(killed)
@@ -76,7 +70,7 @@ class Storms(Faults):
             leader = await self._next_leader(index, leader)
             if not leader:
                 break
-            await self._pause(0.3, 0)
+            await self.pause(0.3, 0)
         await self._start_all_again(killed, 3.0)
 
     async def flapping(self, number: int) -> None:
@@ -88,7 +82,7 @@ class Storms(Faults):
                 self._cluster[leader].expire_session()
                 self._note_state(leader)
             leader = await self._next_leader(index, leader)
-            await self._pause(0.3, 0)
+            await self.pause(0.3, 0)
 
     async def slow_heirs(self, number: int) -> None:
         """Links carry little, some less than others, when the leader dies and for a while after that."""
@@ -96,12 +90,12 @@ class Storms(Faults):
         pairs = [(f"b{one}", f"b{other}") for one, other in combinations(self._cluster.brokers, 2)]
         for pair in pairs:
             self._network.set_bandwidth(*pair, self._chance.choice(_SLOW_BYTES_PER_S))
-        await self._pause(3)
+        await self.pause(3)
         await self._a_moment(leader, 1.0)
         self._cluster[leader].kill()
         again = asyncio.ensure_future(self._start_again(leader))
         following = await self._next_leader(self._chance.choice(self._partitions), leader)
-        await self._pause(1.0, 0)
+        await self.pause(1.0, 0)
         killed = dict[int, None]()
         if following and following != leader and self._chance.random() < 0.5:
             self._cluster[following].kill()
@@ -117,7 +111,7 @@ class Storms(Faults):
         self._cluster[heir].host.freeze()
         await self._a_moment(leader, 3.0)
         self._cluster[leader].kill()
-        await self._pause(self._chance.choice([0.5, 6.0]), 0)
+        await self.pause(self._chance.choice([0.5, 6.0]), 0)
         self._cluster[heir].host.thaw()
         await self._start_again(leader)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -36,6 +37,10 @@ class Trace:
     def last(self, count: int) -> list[Event]:
         """What a person wants to see first after a failure."""
         return [_event(raw) for raw in self._events[-count:]]
+
+    def count(self, kind: str) -> Counter[str]:
+        """How often each thing of a kind happened: the first detail is the kind, the second the thing."""
+        return Counter(str(details[1]) for _, _, details in self._events if details[0] == kind)
 
     def digest(self) -> str:
         """Equal for equal runs, on every machine and under every PYTHONHASHSEED."""

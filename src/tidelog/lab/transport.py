@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextvars import Context
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.lab.link import Link
@@ -36,7 +37,8 @@ class SimTransport(asyncio.Transport):
     """What one process holds of a connection, and the bytes on their way from it.
 
     Always: what the other end gets is a prefix of what was written here, in order. Segments under way wait
-    in one queue and each arrival takes the first, so no jitter and no healed cut can change their order.
+    in one queue and each arrival takes the first, so no jitter and no healed cut can change their order. Bytes of
+    different connections have no order among each other, and what is under way when this end closes may come late.
     """
 
     peer: SimTransport
@@ -62,6 +64,8 @@ class SimTransport(asyncio.Transport):
         self._under_way: deque[bytes | Signal] = deque()
         self._last_arrival = 0.0
         self._stalled_arrivals = 0
+        self._lateness_s = 0.0
+        """Of all that is under way since this end is gone."""
         self._eof_written = False
         self._fin_sent = False
         self._writing_paused = False
@@ -200,9 +204,11 @@ class SimTransport(asyncio.Transport):
         self._last_arrival = max(when, self._last_arrival)
         self._loop.call_at(self._last_arrival, self._arrive, context=KERNEL)
 
-    def _arrive(self) -> None:
+    def _arrive(self, *, late: bool = False) -> None:
         if self._link.is_cut:
             self._stalled_arrivals += 1
+        elif self._lateness_s and not late:
+            self._loop.call_later(self._lateness_s, partial(self._arrive, late=True), context=KERNEL)
         elif self._under_way:
             self.peer._receive(self._under_way.popleft())
 
@@ -272,6 +278,8 @@ class SimTransport(asyncio.Transport):
 
     def _forget(self) -> None:
         self.gone = self._closing = True
+        if any(isinstance(segment, bytes) for segment in self._under_way):
+            self._lateness_s = self._link.lateness_s()
         self._unsent.clear()
         self._unsent_bytes = 0
         self._received.clear()

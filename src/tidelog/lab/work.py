@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
+_SLOW_MS = 100.0
 _DELIVERY_SHARE = 0.1
 """The part of a delay that passes between the work and the news of it."""
 
@@ -33,6 +34,11 @@ class SimWork:
         self._queues: dict[str, deque[_Job]] = {}
         self._last_delivery: dict[str, float] = {}
         """When the news of the last piece of a key is due."""
+
+    @property
+    def is_slow(self) -> bool:
+        """A follower that has to sync so slowly does not catch up with a leader that is written to."""
+        return self.delay_ms[1] > _SLOW_MS
 
     def submit(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tidelog.client.admin import Admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_records
 from tidelog.client.errors import BrokerError
 from tidelog.client.fetch import Fetcher
-from tidelog.client.leadership import alter_reassignments, wait_until_reassigned
 from tidelog.client.produce import Producer
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.lab.broker import PORT
-from tidelog.lab.checkers import Acknowledged
 from tidelog.lab.cluster import TOPIC, LabCluster
+from tidelog.lab.read_back import read_back
+from tidelog.lab.rules import Acknowledged, ReadOn
 from tidelog.lab.witness import Witness
 from tidelog.net.calling import Connection
 from tidelog.records.batch import decode
 from tidelog.records.build import BatchFacts, build_batch
-from tidelog.types import Offset, TopicPartition
-from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.types import BrokerId, Offset, TopicPartition
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartitionData,
+    FetchTopic,
+)
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 _DELIVERY_MS = 240_000
-_REASSIGNED_MS = 20_000
 _REST_S = 0.1
 _PRODUCE_BY_NAME = 12
 _FETCH_BY_NAME = 12
+_READ_BACK_SHARE = 0.1
+"""Of the acknowledged records, this many are read at once from their leader."""
 
 AnyCluster = LabCluster[Any]
 
@@ -40,7 +46,11 @@ def one_record(value: bytes, timestamp_ms: int) -> memoryview:
 
 
 class Writer:
-    """An idempotent producer of numbered records to some partitions, until all are acknowledged."""
+    """An idempotent producer of numbered records to some partitions, until all are acknowledged.
+
+    `filling`: how many bytes a record may have at least. A brief one takes a new producer for every few records. `done`
+    is set when it has nothing left to write.
+    """
 
     def __init__(
         self,
@@ -50,34 +60,53 @@ class Writer:
         partitions: Iterable[int],
         count: int,
         longest_rest_s: float = 0.2,
+        filling: Sequence[int] = (0,),
+        *,
+        is_brief: bool = False,
     ) -> None:
         self.name = name
+        self._filling = filling
+        self._is_brief = is_brief
         self._longest_rest_s = longest_rest_s
         self._cluster = cluster
         self._witness = witness
         self._partitions = [TopicPartition(TOPIC, index) for index in partitions]
         self._count = count
         self._host = cluster.world.host(name)
+        self._sent = dict.fromkeys(self._partitions, 0)
+        """How many records of each partition were sent, over all lives of this writer."""
+        self._chances = {one: cluster.world.chance_for(f"writer {name} {one}") for one in self._partitions}
+        self.done = asyncio.Event()
 
     async def run(self) -> None:
+        """From the first record that no earlier life of it has sent. What was under way then may be there or not."""
+        self._witness.gave_up(self.name)
         async with await connected(self._cluster, self.name) as client:
-            producer = Producer(client, delivery_timeout_ms=_DELIVERY_MS)
-            await asyncio.gather(*(self._fill(producer, partition) for partition in self._partitions))
-            producer.close()
+            lasting = Producer(client, delivery_timeout_ms=_DELIVERY_MS)
+            await asyncio.gather(*(self._fill(client, lasting, partition) for partition in self._partitions))
+            lasting.close()
+        self.done.set()
 
-    async def _fill(self, producer: Producer, partition: TopicPartition) -> None:
-        chance = self._cluster.world.chance_for(f"writer {self.name} {partition}")
-        number = 0
-        while number < self._count:
-            numbers = range(number, min(number + chance.randrange(1, 6), self._count))
-            await asyncio.gather(*(self._write(producer, partition, one) for one in numbers))
-            number = numbers.stop
+    async def _fill(self, client: Cluster, lasting: Producer, partition: TopicPartition) -> None:
+        chance = self._chances[partition]
+        while self._sent[partition] < self._count:
+            first = self._sent[partition]
+            numbers = range(first, min(first + chance.randrange(1, 6), self._count))
+            self._sent[partition] = numbers.stop
+            producer = Producer(client, delivery_timeout_ms=_DELIVERY_MS) if self._is_brief else lasting
+            await asyncio.gather(*(self._write(producer, partition, number) for number in numbers))
+            if self._is_brief:
+                producer.close()
             await asyncio.sleep(chance.uniform(0, self._longest_rest_s))
 
     async def _write(self, producer: Producer, partition: TopicPartition, number: int) -> None:
-        value = f"{self.name} {number}".encode()
+        value = f"{self.name} {number}".encode().ljust(self._chances[partition].choice(self._filling))
+        self._witness.sent(self.name, partition, number)
         produced = await producer.send(partition, one_record(value, self._host.clock.wall_ms()))
-        self._witness.acknowledged(Acknowledged(self.name, number, partition, produced.base_offset, value))
+        record = Acknowledged(self.name, number, partition, produced.base_offset, value)
+        self._witness.acknowledged(record)
+        if record.offset >= 0 and self._chances[partition].random() < _READ_BACK_SHARE:
+            await read_back(self._cluster, self._witness, record)
 
 
 class Reader:
@@ -108,23 +137,27 @@ class Reader:
     async def _read(self, fetcher: Fetcher) -> None:
         while True:
             for fetched in await fetcher.next():
-                for record in visible_records(fetched.records, fetched.aborted, fetched.fetch_offset):
-                    self._witness.consumed(self.name, fetched.partition, record)
+                records = list(visible_records(fetched.records, fetched.aborted, fetched.fetch_offset))
+                position = self.positions[fetched.partition]
+                self._witness.read_on(ReadOn(self.name, fetched.partition, position, fetched.next_offset, records))
                 self.positions[fetched.partition] = fetched.next_offset
 
     def _failed(self, failure: BrokerError) -> None:
-        """Nothing is ever removed from these logs, so a position outside of one is a loss."""
+        """Nothing is ever removed from these logs, so a position outside of one is a loss. If that may be, go back."""
         if failure.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             for partition, position in self.positions.items():
                 if str(partition) in str(failure):
                     self._witness.vanished(self.name, partition, position)
+                    self.positions[partition] = 0
 
 
-async def careless_writes(cluster: AnyCluster, partitions: Sequence[int], chance: random.Random) -> None:
+async def careless_writes(
+    cluster: AnyCluster, partitions: Sequence[int], chance: random.Random, longest_rest_s: float = 0.3
+) -> None:
     """Records with acks=1, each once, to whoever leads or thinks it does: an election may drop them, replicas part."""
     number = 0
     while True:
-        await asyncio.sleep(chance.uniform(0, 0.3))
+        await asyncio.sleep(chance.uniform(0, longest_rest_s))
         index, broker = chance.choice(partitions), chance.choice(sorted(cluster.brokers))
         try:
             connection = await Connection.open(f"b{broker}", PORT, client_id="careless", connect_timeout_ms=300)
@@ -139,75 +172,57 @@ async def careless_writes(cluster: AnyCluster, partitions: Sequence[int], chance
         connection.close()
 
 
-async def stray_reads(cluster: AnyCluster, witness: Witness, partitions: Sequence[int], chance: random.Random) -> None:
+async def stray_reads(
+    cluster: AnyCluster,
+    witness: Witness,
+    partitions: Sequence[int],
+    chance: random.Random,
+    longest_rest_s: float = 0.3,
+) -> None:
     """A consumer without manners: it asks whoever may lead or think it does, and says nothing of terms."""
     while True:
-        await asyncio.sleep(chance.uniform(0, 0.3))
+        await asyncio.sleep(chance.uniform(0, longest_rest_s))
         index, broker = chance.choice(partitions), chance.choice(sorted(cluster.brokers))
-        wanted = FetchPartition(partition=index, fetch_offset=chance.randrange(40), partition_max_bytes=1 << 20)
-        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])])
-        try:
-            connection = await Connection.open(f"b{broker}", PORT, client_id="strays", connect_timeout_ms=300)
-            try:
-                answer = await connection.call(request, _FETCH_BY_NAME, timeout_ms=1_000)
-            finally:
-                connection.close()
-        except TidelogError:
-            continue
-        for record in decode(answer.responses[0].partitions[0].records or b""):
-            witness.consumed("strays", TopicPartition(TOPIC, index), record)
+        partition = TopicPartition(TOPIC, index)
+        data = await _ask(broker, "strays", partition, chance.randrange(40))
+        for record in decode((None if data is None else data.records) or b""):
+            witness.consumed("strays", partition, record)
 
 
-# What an operator does, until it is over
-
-
-async def come_and_go(cluster: AnyCluster, chance: random.Random, over: asyncio.Event) -> None:
-    """Topics are made, written to and deleted beside the one that matters."""
-    number = 0
-
-    async def one_topic(client: Cluster) -> None:
-        name = f"passing-{number % 3}"
-        admin = Admin(client)
-        await admin.create_topic(name, partitions=2, replication_factor=3)
-        producer = Producer(client, delivery_timeout_ms=2_000)
-        try:
-            for index in range(2):
-                await producer.send(TopicPartition(name, index), one_record(b"passing", -1))
-        finally:
-            producer.close()
-            await asyncio.sleep(chance.uniform(0, 2))
-            await admin.delete_topic(name)
-
-    while not over.is_set():
-        number += 1
-        await _try(cluster, "topics", one_topic)
-        await asyncio.sleep(chance.uniform(0, 2))
-
-
-async def move_about(
-    cluster: AnyCluster, partitions: Sequence[int], chance: random.Random, over: asyncio.Event
-) -> None:
-    """Partitions are given other replicas, or another preferred one, and each move is waited for a while."""
-    while not over.is_set():
-        await asyncio.sleep(chance.uniform(0.5, 4))
-        target = chance.sample(sorted(cluster.brokers), 3)
-        partition = TopicPartition(TOPIC, chance.choice(partitions))
-
-        async def move(client: Cluster, partition: TopicPartition = partition, target: list[int] = target) -> None:
-            results = await alter_reassignments(client, {partition: target})
-            if results[partition] is None:
-                await wait_until_reassigned(client, {partition: target}, timeout_ms=_REASSIGNED_MS)
-
-        await _try(cluster, "moves", move)
-
-
-async def _try(cluster: AnyCluster, host: str, work: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Under faults it may well fail; then that was it."""
+async def _ask(
+    broker: BrokerId, client_id: str, partition: TopicPartition, offset: Offset
+) -> FetchResponsePartitionData | None:
+    """One fetch at one broker. None if there is no answer."""
+    wanted = FetchPartition(partition=partition.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=partition.topic, partitions=[wanted])])
     try:
-        async with await connected(cluster, host, topic=None) as client:
-            await work(client)
+        connection = await Connection.open(f"b{broker}", PORT, client_id=client_id, connect_timeout_ms=300)
+        try:
+            answer: FetchResponse = await connection.call(request, _FETCH_BY_NAME, timeout_ms=1_000)
+        finally:
+            connection.close()
     except TidelogError:
-        await asyncio.sleep(_REST_S)
+        return None
+    return answer.responses[0].partitions[0]
+
+
+async def last_reads(
+    cluster: AnyCluster,
+    witness: Witness,
+    partitions: Sequence[int],
+    chance: random.Random,
+    longest_rest_s: float = 0.3,
+) -> None:
+    """A consumer of the last record that another one has read, at any broker: it must not be told out of range."""
+    while True:
+        await asyncio.sleep(chance.uniform(0, longest_rest_s))
+        partition = TopicPartition(TOPIC, chance.choice(partitions))
+        offset = witness.read_up_to.get(partition, 0) - 1
+        if offset < 0:
+            continue
+        data = await _ask(chance.choice(sorted(cluster.brokers)), "last", partition, offset)
+        if data is not None and data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            witness.vanished("last", partition, offset)
 
 
 async def connected(cluster: AnyCluster, host: str, topic: str | None = TOPIC) -> Cluster:

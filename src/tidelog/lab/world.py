@@ -21,9 +21,10 @@ from typing import Any, Literal, TypeVar
 from tidelog.lab.chance import stream
 from tidelog.lab.clock import SimClock
 from tidelog.lab.disk import SimDisk
-from tidelog.lab.loop import SimLoop, SimTask
+from tidelog.lab.loop import SimLoop
 from tidelog.lab.network import SimNetwork
 from tidelog.lab.process import KERNEL, PROCESS, SimProcess
+from tidelog.lab.tasks import SimTask
 from tidelog.lab.trace import Trace
 
 T = TypeVar("T")
@@ -40,12 +41,17 @@ class SimHost:
         self.name = name
         self.clock = SimClock(world.loop)
         self.random = world.chance_for(f"host {name}")
-        self.disk = SimDisk(self.clock, world.chance_for(f"disk {name}"))
+        self.disk = SimDisk(self.clock, world.chance_for(f"disk {name}"), name)
         self.process: SimProcess | None = None
         self._world = world
         self._lives = 0
+        self._boots = 1
         self._last_end = ""
         self._waiting_for_end: list[asyncio.Future[None]] = []
+
+    @property
+    def boot_id(self) -> str:
+        return f"{self.name} boot {self._boots}"
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin a process with this. If it fails the run fails; its end or its kill makes room for the next."""
@@ -73,6 +79,7 @@ class SimHost:
         self._end("power loss", silently=True)
         self._world.network.host_down(self.name)
         self.disk.power_loss(chance)
+        self._boots += 1
 
     def die_at(self, change: int, how: Literal["kill", "power loss"] = "kill") -> None:
         """`kill` or `power_loss` within a change to the disk: the next is 1, from now on or from the next start.
@@ -85,8 +92,12 @@ class SimHost:
         self.disk.doom.set(change, chance, self.kill if how == "kill" else lambda: self._lose_power(chance))
 
     async def ended(self) -> str:
-        """Wait until no process is left here, and tell how the last one went: exit, kill or power loss."""
-        while self.process is not None:
+        """Wait until the process of this moment is over, and tell how the last one went: exit, kill or power loss.
+
+        Another one may run by then: who has ended it may have started the next one in the same moment.
+        """
+        process = self.process
+        while process is not None and self.process is process:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting_for_end.append(future)
             await future
@@ -159,13 +170,13 @@ class World:
 
     def bury(self, process: SimProcess) -> None:
         """Keep the tasks of the dead: if they were collected, Python would run their `finally` blocks."""
-        self._buried += _tasks_of(self.loop, process)
+        self._buried += process.tasks
 
     def close(self) -> None:
         for host in self.hosts.values():
             if host.process is not None:
                 host.kill()
-        for task in self._buried + _tasks_of(self.loop, None):
+        for task in self._buried + _tasks_of_no_process(self.loop):
             task.discard()
         self.loop.close()
 
@@ -178,8 +189,8 @@ class World:
         self.close()
 
 
-def _tasks_of(loop: SimLoop, process: SimProcess | None) -> list[SimTask[Any]]:
-    tasks = [task for task in asyncio.all_tasks(loop) if isinstance(task, SimTask) and task.process is process]
+def _tasks_of_no_process(loop: SimLoop) -> list[SimTask[Any]]:
+    tasks = [task for task in asyncio.all_tasks(loop) if isinstance(task, SimTask) and task.process is None]
     return sorted(tasks, key=hash)
 
 

@@ -166,12 +166,16 @@ async def _swap_in(log: Log, old: list[Segment], new: Segment, cleaning: Cleanin
         log.disk.sync_directory(log.directory)
         new.move_to("")
         log.disk.sync_directory(log.directory)
+        # Those of segments that are gone. If one comes back after a crash, loading removes it.
+        for base_offset in gone:
+            log.snapshots.remove(base_offset)
 
     def named() -> None:
         """Only now may its indexes go from memory: while it is being renamed nobody could find them on disk."""
         new.sealed = new is not log.segments.active
         new.release_indexes()
 
+    gone = [segment.base_offset for segment in old if segment.base_offset != new.base_offset]
     # Once it is called .swap a restart would put it in, so from here on it is done whoever asks to stop.
     cleaning.check()
     await log.work.run(complete)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tidelog.log import names
 from tidelog.log.checkpoints import read_epoch_checkpoint, write_epoch_checkpoint
 from tidelog.log.config import LogConfig
+from tidelog.log.continuity import remove_boot_note
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.leftovers import remove_orphans, tidy
 from tidelog.log.producer_snapshot import ProducerSnapshots
@@ -25,6 +26,17 @@ from tidelog.ports import Clock, Disk
 from tidelog.types import Offset
 
 
+class Opening(NamedTuple):
+    """What is known of a log before it is opened."""
+
+    clean: bool
+    """The last owner closed it, so nothing needs checking. Else all from the recovery point on is checked and written
+    anew: the last owner may have died of a sync that failed, and then the page cache alone shows it."""
+    recovery_point: Offset
+    log_start_offset: Offset
+    high_watermark: Offset
+
+
 class LoadedLog(NamedTuple):
     """All that a log holds in memory, as found on disk."""
 
@@ -33,21 +45,14 @@ class LoadedLog(NamedTuple):
     producers: Producers
     snapshots: ProducerSnapshots
     log_start_offset: Offset
+    durable_log_start: Offset
     log_end_offset: Offset
     recovery_point: Offset
 
 
-def load(
-    disk: Disk,
-    clock: Clock,
-    directory: str,
-    config: LogConfig,
-    clean: bool,
-    recovery_point: Offset,
-    log_start_offset: Offset,
-    high_watermark: Offset,
-) -> LoadedLog:
-    """Without `clean`, everything from the recovery point on is checked batch by batch."""
+def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Opening) -> LoadedLog:
+    """The log as it stands in its directory; a new one if there is none."""
+    clean, recovery_point, log_start_offset, high_watermark = state
     now_ms = clock.wall_ms()
     segments = _find_segments(disk, directory, config, now_ms)
     if segments:
@@ -60,6 +65,10 @@ def load(
     )
     producers: Producers | None = None
 
+    on_loss = partial(remove_boot_note, disk, os.path.dirname(directory))
+    if clean and not _is_whole(segments, recovery_point):
+        on_loss()
+        clean = False
     damaged = _first_bad_transaction_index(disk, segments)
     untouched = clean and damaged is None
     if segments and not untouched:
@@ -69,7 +78,9 @@ def load(
             first = min(first, segments.index(damaged))
         base_offset = segments[first].base_offset
         producers = producers_at(segments[:first], log_start_offset=log_start_offset, end_offset=base_offset)
-        segments = recover(segments, first, synced_offset, epochs, producers, snapshots)
+        segments = recover(
+            segments, first, synced_offset, epochs, producers, snapshots, write_anew=not clean, on_loss=on_loss
+        )
     elif segments:
         segments[-1].resume()
 
@@ -91,7 +102,20 @@ def load(
     if stale or not untouched:
         write_epoch_checkpoint(disk, epochs_path, epochs.entries)
     checked = log_end_offset if clean else min(recovery_point, log_end_offset)
-    return LoadedLog(Segments(segments), epochs, producers, snapshots, log_start_offset, log_end_offset, checked)
+    starts = (log_start_offset, state.log_start_offset)
+    return LoadedLog(Segments(segments), epochs, producers, snapshots, *starts, log_end_offset, checked)
+
+
+def _is_whole(segments: list[Segment], recovery_point: Offset) -> bool:
+    """Whether a log that was closed still goes as far as it did. Who copied its directory may have run out of space."""
+    if not segments:
+        return recovery_point == 0
+    last = segments[-1]
+    start = last.offsets[len(last.offsets) - 1][1] if len(last.offsets) else 0
+    end, end_offset = 0, last.base_offset
+    for position, header in last.headers(start, last.file.read_at):
+        end, end_offset = position + header.size_bytes, header.next_offset
+    return end == last.size and end_offset >= recovery_point
 
 
 def _start_anew(

@@ -13,13 +13,14 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from tidelog.errors import CorruptBatchError, OffsetOutOfRangeError, RecordTooLargeError, StorageError
+from tidelog.errors import OffsetOutOfRangeError, RecordTooLargeError, StorageError
 from tidelog.log import names
 from tidelog.log.checkpoints import write_epoch_checkpoint
 from tidelog.log.cleaning import Cleaning
 from tidelog.log.config import LogConfig
+from tidelog.log.copied import checked_batches
 from tidelog.log.index_memory import IndexMemory
-from tidelog.log.loading import LoadedLog, load
+from tidelog.log.loading import LoadedLog, Opening, load
 from tidelog.log.producers import AppendOrigin, Producers
 from tidelog.log.reading import (
     EARLIEST,
@@ -40,7 +41,7 @@ from tidelog.log.transaction_index import AbortedTxn
 from tidelog.log.work import FileWork
 from tidelog.ports import Clock, Disk
 from tidelog.records.control import read_marker
-from tidelog.records.header import LENGTH_END, BatchHeader, check_crc, headers
+from tidelog.records.header import LENGTH_END, BatchHeader
 from tidelog.records.validate import validate
 from tidelog.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset, TopicPartition
 
@@ -65,7 +66,7 @@ class Appended(NamedTuple):
 
 
 class Log:
-    """Always: log_start_offset <= high_watermark <= log_end_offset, and recovery_point <= log_end_offset.
+    """Always: durable_log_start <= log_start_offset <= high_watermark <= log_end_offset >= recovery_point.
 
     After a StorageError nothing more may be written: `on_failure` tells the owner, who takes the
     whole log directory offline.
@@ -94,6 +95,8 @@ class Log:
         self.producers: Producers = loaded.producers
         self.snapshots = loaded.snapshots
         self.log_start_offset: Offset = loaded.log_start_offset
+        self.durable_log_start: Offset = loaded.durable_log_start
+        """What the checkpoint on the device says: after a crash or a power loss the log starts there or later."""
         self.log_end_offset: Offset = loaded.log_end_offset
         self.recovery_point: Offset = loaded.recovery_point
         self.last_flush_ms = clock.wall_ms()
@@ -103,6 +106,8 @@ class Log:
         """Held while segments are taken away, so that they go one at a time, and while a cleaning begins."""
         self.being_cut = False
         """While `trimming` takes the end off, nothing may be appended."""
+        self.cuts = 0
+        """How often `trimming` took the end off: what a disk thread was looking for meanwhile is looked for again."""
         self.cleaning: Cleaning | None = None
         self._high_watermark: Offset = loaded.log_start_offset
         self._on_failure = on_failure
@@ -129,10 +134,8 @@ class Log:
         index_memory: IndexMemory | None = None,
     ) -> Log:
         """Open what is there, or an empty log. `clean`: the last owner closed it, so nothing needs checking."""
-        loaded = await disk.submit(
-            directory,
-            lambda: load(disk, clock, directory, config, clean, recovery_point, log_start_offset, high_watermark),
-        )
+        state = Opening(clean, recovery_point, log_start_offset, high_watermark)
+        loaded = await disk.submit(directory, lambda: load(disk, clock, directory, config, state))
         log = cls(disk, clock, directory, partition, config, loaded, on_failure, index_memory or IndexMemory())
         log.high_watermark = high_watermark
         return log
@@ -181,7 +184,7 @@ class Log:
         if header.producer_id >= 0:
             if header.is_control:
                 self._check_marker(batch, header, origin)
-            elif (known := self.producers.check(header, base_offset, origin)) is not None:
+            elif (known := self.producers.check(header, origin)) is not None:
                 return Appended(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
         buffers = (_PLACE.pack(base_offset, header.length, leader_epoch), memoryview(batch)[_PLACE.size :])
         last_offset = base_offset + header.last_offset_delta
@@ -194,24 +197,13 @@ class Log:
         self.log_end_offset = last_offset + 1
         return Appended(base_offset, last_offset, header.max_timestamp)
 
-    def append_as_follower(self, buffer: Buffer) -> int:
+    def append_as_follower(self, buffer: Buffer, leader_epoch: Epoch | None = None) -> int:
         """Take over batches with the offsets and epochs their leader gave them; how many bytes were whole batches.
 
-        A torn batch at the end, as fetch answers have, is left for the next fetch.
+        A torn batch at the end, as fetch answers have, is left for the next fetch. If one batch is refused, none is
+        written. `leader_epoch` is the one in which they were fetched; None where any epoch will do.
         """
-        batches: list[BatchHeader] = []
-        size, expected = 0, self.log_end_offset
-        for position, header in headers(buffer):
-            check_crc(header, buffer, position)
-            if header.base_offset < expected or header.last_offset_delta < 0:
-                raise CorruptBatchError(
-                    f"{self.partition}: batch {header.base_offset}..{header.last_offset} does not follow {expected - 1}"
-                )
-            if header.is_control and header.producer_id >= 0:
-                read_marker(buffer, header, position)  # a malformed one is refused here, before anything is written
-            batches.append(header)
-            size = position + header.size_bytes
-            expected = header.next_offset
+        batches, size = checked_batches(self.partition, buffer, self.log_end_offset, leader_epoch)
         if batches:
             self._copy(batches, memoryview(buffer)[:size])
         return size
@@ -403,23 +395,30 @@ class Log:
         return Extent(self.log_end_offset, self.segments.active.size)
 
     async def _look_up(self, look: Callable[[Segments], Callable[[], T]]) -> tuple[T, Segments]:
-        """Search a copy of the segments on a disk thread, and again if they were taken away under it."""
+        """Search a copy of the segments on a disk thread, and again if they were cut or taken away under it."""
         while True:
-            segments = self.segments.copy()
+            segments, cuts = self.segments.copy(), self.cuts
             try:
-                return await self.work.beside(look(segments)), segments
+                found = await self.work.beside(look(segments))
             except (ValueError, FileNotFoundError):
-                if list(segments) == list(self.segments) and not self.being_cut:
+                if cuts == self.cuts and list(segments) == list(self.segments) and not self.being_cut:
                     raise
+            else:
+                if cuts == self.cuts:
+                    return found, segments
 
     async def bytes_of(self, region: Region) -> Buffer:
         """What stands in a region; on the loop if it is in the page cache, else by a disk thread.
 
-        Nothing if its file was removed since: whoever asks again for the offset hears what became of it.
+        Nothing if it was cut or its file removed since: whoever asks again for the offset hears what became of it.
         """
         try:
-            cached = region.file.read_cached(region.position, region.size) if region.size else b""
-            return await self.work.beside(region.read) if cached is None else cached
+            if region.is_void or not region.size:
+                return b""
+            data = region.file.read_cached(region.position, region.size)
+            if data is None:
+                data = await self.work.beside(region.read)
+            return b"" if region.is_void else data
         except ValueError:
             return b""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from tidelog.types import Offset, TopicPartition
 
@@ -26,8 +27,11 @@ STRAY_DIRECTORY = "-stray"
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+STRAY_NOTE = "stray-checkpoint"
+"""In a stray: what the checkpoints of the log directory said of it. Kafka has no such file, and ignores it."""
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOT_NOTE = ".tidelog_boot"
 LOCK = ".lock"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -57,7 +61,26 @@ def partition_of(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(number))
 
 
-def deleted_directory(partition: TopicPartition, unique: str) -> str:
-    """`topic-partition.unique-delete`; a long topic is cut, because file systems end names at 255 bytes."""
-    tail = f"-{partition.partition}.{unique}{DELETE_DIRECTORY}"
+def is_stray(name: str) -> bool:
+    return name.endswith(STRAY_DIRECTORY)
+
+
+def stray_partition(name: str) -> TopicPartition | None:
+    """The partition that a stray's directory is named after; a long topic is cut."""
+    return partition_of(name.removesuffix(STRAY_DIRECTORY).rpartition(".")[0])
+
+
+def is_aside(partition: TopicPartition, found: Iterable[str]) -> bool:
+    """Whether one of these directories is that partition, deleted or set aside; a long topic is cut in its name."""
+    for name in found:
+        for suffix in (DELETE_DIRECTORY, STRAY_DIRECTORY):
+            unique = name.removesuffix(suffix).rpartition(".")[2]
+            if name.endswith(suffix) and name == aside(partition, unique, suffix):
+                return True
+    return False
+
+
+def aside(partition: TopicPartition, unique: str, suffix: str) -> str:
+    """`topic-partition.unique-delete` or `-stray`; a long topic is cut, because file systems end names at 255 bytes."""
+    tail = f"-{partition.partition}.{unique}{suffix}"
     return partition.topic[: _MAX_NAME - len(tail)] + tail

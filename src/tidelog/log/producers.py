@@ -29,6 +29,7 @@ DEFAULT_EXPIRATION_MS = 24 * 60 * 60 * 1000
 NO_TRANSACTION: Offset = -1
 
 _SEQUENCE_MASK = 0x7FFFFFFF
+_HALF_OF_ALL_SEQUENCES = 2**30
 _TRANSACTIONAL = 0x10
 
 
@@ -37,10 +38,26 @@ class AppendOrigin(Enum):
 
     CLIENT = auto()
     """A producer: everything."""
+    RETURNING = auto()
+    """A producer that has nothing older to send: everything, but where it is unknown it may start with any sequence."""
     COORDINATOR = auto()
     """Offsets of a transaction, and markers: their sequences say nothing, but their epochs count."""
     REPLICATION = auto()
     """A copy of what a leader took, or one's own log at recovery: it is so, and is never refused."""
+
+
+_CLIENTS = (AppendOrigin.CLIENT, AppendOrigin.RETURNING)
+
+
+class SequenceGapError(OutOfOrderSequenceError):
+    """Batches of this producer are missing before this one. They may be under way, so this one may come too early."""
+
+    def __init__(self, message: str, state: ProducerState | None) -> None:
+        super().__init__(message)
+        self.is_unknown = state is None
+        """The partition knows nothing of the producer: it is new, or its state has expired or was deleted."""
+        self.last_offset: Offset = -1 if state is None else state.last_offset
+        """Where its last batch is, -1 if that is not known."""
 
 
 class AppendedBatch(NamedTuple):
@@ -170,10 +187,8 @@ class Producers:
 
     # Data batches
 
-    def check(
-        self, header: BatchHeader, base_offset: Offset, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> AppendedBatch | None:
-        """May this batch be written at `base_offset`? None: yes. A batch: it already was, answer with that one."""
+    def check(self, header: BatchHeader, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendedBatch | None:
+        """May this batch be written next? None: yes. A batch: it already was, answer with that one."""
         state = self._states.get(header.producer_id)
         if (
             state is not None
@@ -184,16 +199,17 @@ class Producers:
             return None
         if origin is AppendOrigin.REPLICATION:
             return None
-        if origin is AppendOrigin.CLIENT and header.base_sequence < 0:
+        is_client = origin in _CLIENTS
+        if is_client and header.base_sequence < 0:
             raise InvalidRecordError(f"producer {header.producer_id} sent a batch without a sequence")
         if state is None:
             if origin is AppendOrigin.CLIENT:
-                _check_first_sequence(header, base_offset)
+                _check_first_sequence(header)
             return None
-        if origin is AppendOrigin.CLIENT and (duplicate := state.duplicate_of(header)):
+        if is_client and (duplicate := state.duplicate_of(header)):
             return duplicate
         _check_epoch(header, state)
-        if origin is AppendOrigin.CLIENT:
+        if is_client:
             _check_sequence(header, state)
         if state.txn_first_offset >= 0 and not header.is_transactional:
             raise InvalidTxnStateError(
@@ -339,16 +355,17 @@ class Producers:
         return [state.to_snapshot() for state in self._states.values()]
 
 
-def _check_first_sequence(header: BatchHeader, base_offset: Offset) -> None:
-    """Nothing is known of this producer.
+def _check_first_sequence(header: BatchHeader) -> None:
+    """Nothing is known of this producer, so an earlier batch of it may be missing (edge case 44).
 
-    Its state may have expired, so any sequence is taken. But not as the first batch a log ever gets: then an earlier
-    one was refused a moment ago and is on its way again, and would for ever be out of order (kafka#13579, kafka#23234).
+    Its state may also have expired or been deleted, or the topic is new under an old name. The partition cannot tell
+    that, but the producer can: if it has nothing older to send it comes with this batch again, as RETURNING.
     """
-    if base_offset == 0 and header.base_sequence > 0:
-        raise OutOfOrderSequenceError(
-            f"producer {header.producer_id} starts an empty partition with sequence {header.base_sequence}, "
-            "so an earlier batch is missing"
+    if header.base_sequence > 0:
+        raise SequenceGapError(
+            f"producer {header.producer_id} is unknown here and starts with sequence {header.base_sequence}, "
+            "so an earlier batch may be missing",
+            None,
         )
 
 
@@ -361,8 +378,17 @@ def _check_epoch(header: BatchHeader, state: ProducerState) -> None:
 
 def _check_sequence(header: BatchHeader, state: ProducerState) -> None:
     expected = state.next_sequence if header.producer_epoch == state.epoch else 0
-    if header.base_sequence != expected:
-        raise OutOfOrderSequenceError(
-            f"producer {header.producer_id} in epoch {header.producer_epoch} sent sequence {header.base_sequence}, "
-            f"expected {expected}"
-        )
+    if header.base_sequence == expected:
+        return
+    message = (
+        f"producer {header.producer_id} in epoch {header.producer_epoch} sent sequence {header.base_sequence}, "
+        f"expected {expected}"
+    )
+    if is_behind(header.base_sequence, expected):
+        raise SequenceGapError(message, state)
+    raise OutOfOrderSequenceError(message)
+
+
+def is_behind(sequence: int, other: int) -> bool:
+    """Whether a sequence comes later than the other; they wrap."""
+    return 0 < (sequence - other) & _SEQUENCE_MASK < _HALF_OF_ALL_SEQUENCES

@@ -26,11 +26,30 @@ EARLIEST_LOCAL = -4
 class Region(NamedTuple):
     """A stretch of a segment's file that begins with a whole batch; `size` 0 if there is nothing to read."""
 
-    file: File
+    segment: Segment
     position: int
     size: int
     base_offset: Offset
     """Of the first batch: at or below the offset that was asked for, or after it where compaction left a gap."""
+    cuts: int
+    """How often the segment had been cut when this was found."""
+
+    @property
+    def file(self) -> File:
+        return self.segment.file
+
+    @property
+    def is_void(self) -> bool:
+        """The segment was cut below the region's end since: what stands there now was never meant (edge case 29).
+
+        A cut shows here before the file changes. So what the loop reads is right if this is False before the read,
+        and what another thread reads if it is False after it.
+        """
+        cut_positions = self.segment.cut_positions
+        if len(cut_positions) == self.cuts:
+            return False
+        end = self.position + self.size
+        return any(position < end for position in cut_positions[self.cuts :])
 
     def read(self) -> bytes:
         """All of it at once, waiting for the device if need be."""
@@ -61,11 +80,12 @@ def locate(
 ) -> Region:
     """Where the batches from `offset` up to `end_offset` stand, out of one segment, as much as fits `max_bytes`."""
     if offset >= end_offset:
-        return Region(segments.active.file, 0, 0, offset)
+        return _nothing(segments, offset)
     for place in range(segments.place_of(offset), len(segments)):
         segment = segments[place]
         if segment.base_offset >= end_offset:
             break
+        cuts = len(segment.cut_positions)
         read = _reader(segment, cached)
         found = segment.find(offset, read)
         if found is None:
@@ -76,8 +96,12 @@ def locate(
         available = min(segment_bytes, _end_position(segment, segment_end, end_offset, read)) - position
         if available < batch_bytes or (batch_bytes > max_bytes and not min_one):
             break
-        return Region(segment.file, position, min(available, max(max_bytes, batch_bytes)), base_offset)
-    return Region(segments.active.file, 0, 0, offset)
+        return Region(segment, position, min(available, max(max_bytes, batch_bytes)), base_offset, cuts)
+    return _nothing(segments, offset)
+
+
+def _nothing(segments: Segments, offset: Offset) -> Region:
+    return Region(segments.active, 0, 0, offset, len(segments.active.cut_positions))
 
 
 def _end_position(segment: Segment, segment_end: Offset, end_offset: Offset, read: Read) -> int:

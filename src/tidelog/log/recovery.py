@@ -6,6 +6,7 @@ Everything derived from the checked batches is made anew on the way: indexes, ep
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from tidelog.log.config import LogConfig
 from tidelog.log.epochs import LeaderEpochCache
@@ -15,12 +16,13 @@ from tidelog.log.replay import has_control_batch, note_producer, replay
 from tidelog.log.segment import MAX_RELATIVE_OFFSET, Segment
 from tidelog.log.segments import Segments
 from tidelog.records.header import BatchHeader
-from tidelog.records.scan import scan
+from tidelog.records.scan import Scan, scan
 from tidelog.types import Buffer, Offset
 
 _log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 4 << 20
+_TORN_BATCH = "torn batch"
 
 
 def recover(
@@ -30,11 +32,18 @@ def recover(
     epochs: LeaderEpochCache,
     producers: Producers,
     snapshots: ProducerSnapshots,
+    *,
+    write_anew: bool = False,
+    on_loss: Callable[[], None] = lambda: None,
 ) -> list[Segment]:
     """Check all segments from the place `first` on; the first bad byte ends the log.
 
+    `on_loss` is called before more is cut than what a killed process leaves: the log may have had records there.
+
     `producers` know everything before the first of those segments, and afterwards everything.
-    Returns the segments that stay, all but the last of them synced.
+    Returns the segments that stay, all but the last of them synced. With `write_anew` every batch that reaches past
+    `synced_offset` is written once more, to where it stands, before that: a sync may have failed, and the kernel then
+    takes for clean what it could not write, so that a later sync succeeds without writing it.
     """
     next_offset = None
     for place in range(first, len(segments)):
@@ -42,13 +51,15 @@ def recover(
         sealed_before = segment.base_offset <= synced_offset or segment.base_offset in snapshots.offsets
         if next_offset is not None and not _goes_on(segment.base_offset, next_offset, sealed_before):
             # The tail of the one before is gone, and was lost so neatly that no batch is torn.
+            on_loss()
             return _cut(
                 segments, place, f"{segment.file.path} does not go on at {next_offset}, where the one before it ends"
             )
-        problem, next_offset = _recover_segment(segment, epochs, producers)
+        is_last, anew_from = place + 1 == len(segments), synced_offset if write_anew else None
+        problem, next_offset = _recover_segment(segment, epochs, producers, anew_from, is_last, on_loss)
         if problem is not None:
             return _cut(segments, place + 1, f"{segment.file.path}: {problem}; cut at byte {segment.size}")
-        if place + 1 < len(segments):
+        if not is_last:
             segment.complete_time_index()
             segment.save(sync=True)()
             if segments[place + 1].base_offset == next_offset:
@@ -112,8 +123,19 @@ def load_producers(
     return producers
 
 
-def _recover_segment(segment: Segment, epochs: LeaderEpochCache, producers: Producers) -> tuple[str | None, Offset]:
-    """Check it, cut it after the last good batch. What was wrong, if anything, and the offset that would come next."""
+def _recover_segment(
+    segment: Segment,
+    epochs: LeaderEpochCache,
+    producers: Producers,
+    anew_from: Offset | None,
+    is_last: bool,
+    on_loss: Callable[[], None],
+) -> tuple[str | None, Offset]:
+    """Check it, cut it after the last good batch. What was wrong, if anything, and the offset that would come next.
+
+    Batches that reach past `anew_from` are written again. A process that is killed in a write leaves the beginning of a
+    batch at the very end; anything else that is wrong is a loss.
+    """
     file_bytes = segment.size
     segment.reset_indexes()
     segment.transactions.reset()
@@ -130,17 +152,30 @@ def _recover_segment(segment: Segment, epochs: LeaderEpochCache, producers: Prod
             _note(segment, header, position + at, epochs, producers, chunk, at)
             next_offset = header.next_offset
             segment.size = position + at + header.size_bytes
+        if anew_from is not None:
+            _write_anew(segment, position, chunk, found, anew_from)
         if problem is not None or (found.reason not in (None, "torn")):
             problem = problem or found.reason
             break
         if found.end == 0 and len(chunk) < max(found.needed, want):
-            problem = "torn batch"
+            problem = _TORN_BATCH
             break
         position += found.end
         want = max(_CHUNK_BYTES, found.needed)
     if segment.size < file_bytes:
+        if problem != _TORN_BATCH or not is_last:
+            on_loss()
         segment.file.truncate(segment.size)
     return problem, next_offset
+
+
+def _write_anew(segment: Segment, position: int, chunk: Buffer, found: Scan, anew_from: Offset) -> None:
+    """The good batches of a chunk that reach past `anew_from`, to where they stand: so their pages are dirty again."""
+    for at, header in found.batches:
+        if header.next_offset > anew_from and position + at < segment.size:
+            good = memoryview(chunk)[at : segment.size - position]
+            segment.file.write_at(position + at, [good])
+            return
 
 
 def _note(

@@ -71,6 +71,8 @@ class Segment:
         """Where batches start by their first offsets: of the last few hundred, in two generations."""
         self._cuts = 0
         """How often it was truncated: what a reader loads of the index files during a cut is out of date."""
+        self.cut_positions: list[int] = []
+        """Where the loop cut it, in order: bytes above were promised to readers and stand there no more."""
 
     @classmethod
     def new(
@@ -248,6 +250,12 @@ class Segment:
                 write_index(disk, path, position, data, sync=sync)
 
         return work
+
+    def cut(self, position: int) -> None:
+        """The batches from `position` on are no part of it any more. On the loop, before `truncate` takes the bytes."""
+        self.size = position
+        self.sealed = False
+        self.cut_positions.append(position)
 
     def truncate(self, offset: Offset, position: int) -> None:
         """Drop all batches from `position` on, the first of which holds or follows `offset`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.log.log import Log
@@ -52,11 +52,12 @@ async def _cut_end(log: Log, offset: Offset) -> None:
         # goes with it: a restart must not go by the checkpoints of before.
         log.recovery_point = min(log.recovery_point, end)
         log.log_start_offset = min(log.log_start_offset, end)
+        log.durable_log_start = min(log.durable_log_start, end)
         log.high_watermark = min(log.high_watermark, end)
         await log.persist_checkpoints()
     dropped = log.segments.replace(place + 1, len(log.segments), [])
-    last.size = position
-    last.sealed = False
+    _void(log, dropped)
+    last.cut(position)
     log.log_end_offset = end
     log.high_watermark = min(log.high_watermark, end)
     log.epochs.truncate_from_end(end)
@@ -84,6 +85,13 @@ async def _cut_end(log: Log, offset: Offset) -> None:
     log.producers.on_high_watermark(high_watermark)
 
 
+def _void(log: Log, dropped: Iterable[Segment]) -> None:
+    """Readers that were promised bytes above the cut do not get them (edge case 29)."""
+    log.cuts += 1
+    for segment in dropped:
+        segment.cut_positions.append(0)
+
+
 async def restart_at(log: Log, offset: Offset) -> None:
     """Drop everything and go on at `offset`: a follower whose leader no longer has what it lacks (S1.5)."""
     await to_the_end(_restart_undisturbed(log, offset))
@@ -104,9 +112,11 @@ async def _restart_at(log: Log, offset: Offset) -> None:
     # would take what is written from `offset` on for deleted.
     log.recovery_point = min(log.recovery_point, offset)
     log.log_start_offset = log.log_end_offset = offset
+    log.durable_log_start = min(log.durable_log_start, offset)
     log.high_watermark = offset
     await log.persist_checkpoints()
     dropped, now_ms = list(log.segments), log.clock.wall_ms()
+    _void(log, dropped)
 
     def clear() -> Segment:
         log.snapshots.remove_all()

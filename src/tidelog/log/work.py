@@ -38,6 +38,9 @@ class FileWork:
 
     A StorageError in any of it is told to `on_failure`, also where nobody waits for the result. So is a file that
     is missing where this log writes: somebody took it away, and what is appended from then on would be lost.
+
+    After such a failure no work is begun any more, not even what was asked for before the loop heard of it: a sync
+    that follows a failed one succeeds without having written anything.
     """
 
     def __init__(self, disk: Disk, directory: str, on_failure: Callable[[StorageError], None]) -> None:
@@ -45,10 +48,12 @@ class FileWork:
         self._key = directory
         self._on_failure = on_failure
         self._over = False
+        self._broken: StorageError | None = None
+        """Set by the disk thread that met a failure."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Wait for it."""
-        return await self._reported(self._submit(self._key, work))
+        return await self._reported(self._submit(self._key, lambda: self._guarded(work)))
 
     async def end_with(self, last: Callable[[], None]) -> None:
         """The last work of all, once the reads that have begun are over; whoever comes later is refused.
@@ -75,7 +80,7 @@ class FileWork:
                 then()
 
         if not self._over:
-            self._submit(self._key, work).add_done_callback(done)
+            self._submit(self._key, lambda: self._guarded(work)).add_done_callback(done)
 
     async def beside(self, work: Callable[[], T], lane: str = _READS) -> T:
         """Reads and cleaning: they wait neither for the writes of this log nor these for them."""
@@ -85,6 +90,16 @@ class FileWork:
             raise
         except StorageError as failure:
             self._on_failure(failure)
+            raise
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """On a disk thread."""
+        if self._broken is not None:
+            raise type(self._broken)(f"nothing more is written to {self._key}: {self._broken}") from self._broken
+        try:
+            return work()
+        except (StorageError, FileNotFoundError) as failure:
+            self._broken = _as_storage_error(failure)
             raise
 
     async def _reported(self, future: asyncio.Future[T]) -> T:

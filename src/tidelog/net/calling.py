@@ -6,13 +6,15 @@ Nothing here tries again: a connection that failed stays failed, and whoever hol
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import struct
 from collections import deque
 from typing import Any, cast
 
 from tidelog import __version__
-from tidelog.errors import ErrorCode, TidelogError, UnsupportedVersionError
+from tidelog.errors import ErrorCode, TidelogError, UnsupportedVersionError, error_code
 from tidelog.net.direct import DirectWriter
 from tidelog.types import Buffer
 from tidelog.wire.api import API, API_VERSIONS
@@ -31,6 +33,8 @@ _SCRATCH_BYTES = 64 * 1024
 _SIZE = struct.Struct(">i")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
 _MAX_CORRELATION_ID = 0x7FFFFFFF
+_NO_LINGER = struct.pack("ii", 1, 0)
+"""SO_LINGER on, for 0 s: close resets the connection."""
 
 
 class ConnectionClosedError(TidelogError):
@@ -189,7 +193,7 @@ class Connection(FrameReader):
             response = await self.call(request, min(version - 1, offered), timeout_ms=timeout_ms)
         if response.error_code:
             raise UnsupportedVersionError(
-                f"{self.host}:{self.port} does not tell its versions: {ErrorCode(response.error_code).name}"
+                f"{self.host}:{self.port} does not tell its versions: {error_code(response.error_code).name}"
             )
         self.versions = {entry.api_key: Versions(entry.min_version, entry.max_version) for entry in response.api_keys}
         return self.versions
@@ -244,6 +248,13 @@ class Connection(FrameReader):
     def close(self) -> None:
         """What was posted still goes out; what was sent and not answered fails."""
         self._fail(ConnectionClosedError(f"the connection to {self.host}:{self.port} was closed by this side"))
+
+    def abort(self) -> None:
+        """Give up: the connection is reset, and what the network has not taken is not delivered.
+
+        What the peer's kernel has received may still be read there, after the requests of a newer connection.
+        """
+        self._abort(ConnectionClosedError(f"the connection to {self.host}:{self.port} was reset by this side"))
 
     def _write(self, request: Message, version: int) -> int:
         assert self._transport is not None
@@ -305,9 +316,11 @@ class Connection(FrameReader):
         self._abort(ConnectionClosedError(f"{self.host}:{self.port} {fault}"))
 
     def _abort(self, failure: ConnectionClosedError) -> None:
+        """Before `_fail`, which closes in good order: a transport that is closed already takes no abort."""
+        if self._failure is None and self._transport is not None:
+            _drop_unsent(self._transport)
+            self._transport.abort()
         self._fail(failure)
-        assert self._transport is not None
-        self._transport.abort()
 
     def _fail(self, failure: ConnectionClosedError) -> None:
         if self._failure is not None:
@@ -332,6 +345,14 @@ class Connection(FrameReader):
     def _closed_before(self) -> ConnectionClosedError:
         """Raised for a request that was never sent; the failure itself may be someone else's traceback by now."""
         return ConnectionClosedError(str(self._failure))
+
+
+def _drop_unsent(transport: asyncio.Transport) -> None:
+    """Have the kernel reset the connection when it is closed, instead of delivering what it still holds."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):  # the connection is gone already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
 def _cause(failure: OSError) -> str:

@@ -228,24 +228,50 @@ class Cursor:
         return tuple(found)
 
 
+@cython.cfunc
+@cython.inline
+def _record(cursor: Cursor) -> Record:
+    """The record that the cursor stands on, as a Python object."""
+    record: Record = Record.__new__(Record)
+    record.offset = cursor.offset
+    record.timestamp = cursor.timestamp
+    record.key = None if cursor.key_size < 0 else cursor.cut(cursor.key_at, cursor.key_size)
+    record.value = None if cursor.value_size < 0 else cursor.cut(cursor.value_at, cursor.value_size)
+    record.headers = () if cursor.header_count == 0 else cursor.headers()
+    return record
+
+
 def read_records(cursor: Cursor, into: list, from_offset: cython.longlong = 0) -> None:
     """Append the records at or after `from_offset` as Python objects; on a malformed batch `into` gets none of them."""
-    record: Record
     before: cython.Py_ssize_t = len(into)
     cursor.rewind()
     while cursor.next():
-        if cursor.offset < from_offset:
-            continue
-        record = Record.__new__(Record)
-        record.offset = cursor.offset
-        record.timestamp = cursor.timestamp
-        record.key = None if cursor.key_size < 0 else cursor.cut(cursor.key_at, cursor.key_size)
-        record.value = None if cursor.value_size < 0 else cursor.cut(cursor.value_at, cursor.value_size)
-        record.headers = () if cursor.header_count == 0 else cursor.headers()
-        into.append(record)
+        if cursor.offset >= from_offset:
+            into.append(_record(cursor))
     if cursor.broken or cursor.at != cursor.end:
         del into[before:]
     cursor.close()
+
+
+def read_some(cursor: Cursor, into: list, count: cython.Py_ssize_t) -> bool:
+    """Append the next `count` records, or as many as are left; whether more may follow. After `check_records`."""
+    left: cython.Py_ssize_t = count
+    while left > 0 and cursor.next():
+        into.append(_record(cursor))
+        left -= 1
+    if left > 0:
+        cursor.close()
+        return False
+    return True
+
+
+def check_records(cursor: Cursor) -> None:
+    """Raises unless the payload is exactly its records; leaves the cursor before the first of them."""
+    cursor.rewind()
+    while cursor.next():
+        pass
+    cursor.close()
+    cursor.rewind()
 
 
 def count_null_keys(cursor: Cursor) -> int:
@@ -257,6 +283,34 @@ def count_null_keys(cursor: Cursor) -> int:
             nulls += 1
     cursor.close()
     return nulls
+
+
+def find_invalid(
+    cursor: Cursor,
+    needs_keys: cython.bint,
+    earliest: cython.longlong,
+    latest: cython.longlong,
+    most: cython.Py_ssize_t,
+) -> tuple:
+    """How many records lack a key that they need or lie outside of [earliest, latest], and the first `most` of them.
+
+    Each is (index in the batch, timestamp), with None for the timestamp where the key is missing. A timestamp of -1
+    says that there is none, and is never out of range.
+    """
+    total: cython.Py_ssize_t = 0
+    found: list = []
+    cursor.rewind()
+    while cursor.next():
+        if needs_keys and cursor.key_size < 0:
+            if total < most:
+                found.append((cursor.index - 1, None))
+            total += 1
+        elif cursor.timestamp != -1 and (cursor.timestamp < earliest or cursor.timestamp > latest):
+            if total < most:
+                found.append((cursor.index - 1, cursor.timestamp))
+            total += 1
+    cursor.close()
+    return total, found
 
 
 def find_timestamp(cursor: Cursor, timestamp: cython.longlong, from_offset: cython.longlong = 0):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from tidelog.errors import CorruptBatchError, InvalidRecordError
+from tidelog.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError, RecordError
 from tidelog.records.batch import open_batch
 from tidelog.records.build import frame
 from tidelog.records.header import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader, Codec, check_crc, read_header
-from tidelog.records.kernel import count_null_keys
+from tidelog.records.kernel import check_records, count_null_keys, find_invalid
 from tidelog.types import Buffer
 
+MAX_RECORD_ERRORS = 10_000
+"""How many records a refusal names at most: a small compressed batch may hold millions of them."""
+
 _LAST_CODEC = int(Codec.ZSTD)
+_MIN_INT64, _MAX_INT64 = -(1 << 63), (1 << 63) - 1
+_NO_KEY = "Compacted topic cannot accept message without key"
 
 
 def validate(buffer: Buffer, position: int = 0, *, end: int | None = None) -> BatchHeader:
@@ -47,11 +52,45 @@ def refuse_from_client(header: BatchHeader) -> None:
         raise InvalidRecordError(f"a client's batch starts at offset {header.base_offset}; it must be 0")
 
 
+def refuse_records(
+    buffer: Buffer, header: BatchHeader, position: int = 0, *, needs_keys: bool, earliest: int, latest: int
+) -> None:
+    """Raises an error that names each record which lacks a key or whose timestamp is out of range, as Kafka does.
+
+    Reads every record, so it is for batches of which it is known that something is wrong with them.
+    """
+    total, found = find_invalid(
+        open_batch(buffer, header, position),
+        needs_keys,
+        max(earliest, _MIN_INT64),
+        min(latest, _MAX_INT64),
+        MAX_RECORD_ERRORS,
+    )
+    if not total:
+        return
+    errors = [
+        RecordError(index, _NO_KEY)
+        if timestamp is None
+        else RecordError(
+            index,
+            f"Timestamp {timestamp} of message with offset {index} is out of range. "
+            f"The timestamp should be within [{earliest}, {latest}]",
+        )
+        for index, timestamp in found
+    ]
+    if all(timestamp is None for _, timestamp in found):
+        raise InvalidRecordError(
+            f"{total} of {header.record_count} records have no key; a compacted topic needs one", errors
+        )
+    raise InvalidTimestampError(
+        f"{total} of {header.record_count} records are refused, the first of them because: {errors[0].message}", errors
+    )
+
+
 def require_keys(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
     """A compacted topic takes no record without a key. Reads every record."""
-    nulls = count_null_keys(open_batch(buffer, header, position))
-    if nulls:
-        raise InvalidRecordError(f"{nulls} of {header.record_count} records have no key; a compacted topic needs one")
+    if count_null_keys(open_batch(buffer, header, position)):
+        refuse_records(buffer, header, position, needs_keys=True, earliest=_MIN_INT64, latest=_MAX_INT64)
 
 
 def recompress(
@@ -59,5 +98,5 @@ def recompress(
 ) -> memoryview:
     """The batch with its records compressed another way, for topics with a compression.type of their own."""
     cursor = open_batch(buffer, header, position)
-    count_null_keys(cursor)  # walks them: what is malformed must not get a CRC of ours
+    check_records(cursor)  # what is malformed must not get a CRC of ours
     return frame(header._replace(attributes=(header.attributes & ~CODEC_MASK) | codec), cursor.payload, level)

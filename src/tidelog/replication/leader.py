@@ -5,13 +5,17 @@ Facts in, decisions out: log ends as they move, fetches as they come, the time a
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelog.types import NO_EPOCH, BrokerId, Epoch, Offset
 
 UNKNOWN_OFFSET = -1
+
+
+def _always() -> bool:
+    return True
 
 
 class FollowerFetch(NamedTuple):
@@ -71,6 +75,8 @@ class Leader:
         now_ms: int = 0,
         max_lag_ms: int = 10_000,
         min_insync_replicas: int = 1,
+        elr: Sequence[BrokerId] = (),
+        log_start_offset: Offset = 0,
     ) -> None:
         assert broker_id in isr, "a leader is always in sync with itself (S3.1)"
         self.epoch = epoch
@@ -79,12 +85,19 @@ class Leader:
         self.isr = tuple(isr)
         self.pending_isr: tuple[BrokerId, ...] | None = None
         """What the controller was asked for and has not confirmed."""
+        self.elr = tuple(elr)
+        """Replicas outside the ISR that the controller may elect, because nothing was committed without them. So
+        nothing is, until the controller says that they are eligible no more (KIP-966)."""
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
+        self.deleted_to = log_start_offset
+        """Deletions up to here may have been acknowledged, by this leader or by one before it."""
         self.max_lag_ms = max_lag_ms
         self.min_insync_replicas = min_insync_replicas
         self._broker_id = broker_id
         self.remotes: dict[BrokerId, RemoteReplica] = {}
+        self.may_commit: Callable[[], bool] = _always
+        """Asked before each move of the high watermark: a broker whose session may be over commits nothing."""
         self._alive: Container[BrokerId] = replicas if alive is None else alive
         self._know(replicas, now_ms)
 
@@ -118,17 +131,27 @@ class Leader:
     def follower_fetched(self, fetch: FollowerFetch, now_ms: int) -> bool:
         """Asking for offset N acknowledges all below N (S2.5). True if the high watermark rose.
 
-        A fetch of a life that is over may come late, and its follower may have lost what it had then (edge case 8).
+        A fetch of a life that is over may come late, and its follower may have lost what it had then (edge case 8). In
+        one life and one term a follower only goes forward, so a fetch from further back comes late as well: the
+        follower has no reason to tell its position again, and would stay behind for ever.
         """
         remote = self.remotes.get(fetch.follower)
         if remote is None or NO_EPOCH < fetch.broker_epoch < remote.broker_epoch:
             return False
+        if fetch.broker_epoch == remote.broker_epoch != NO_EPOCH and fetch.fetch_offset < remote.log_end_offset:
+            return False
         remote.fetched(fetch, self.log_end_offset, now_ms)
         return self.advance(now_ms)
 
-    def isr_changed(self, isr: Sequence[BrokerId], replicas: Sequence[BrokerId] | None = None, now_ms: int = 0) -> bool:
+    def isr_changed(
+        self,
+        isr: Sequence[BrokerId],
+        replicas: Sequence[BrokerId] | None = None,
+        now_ms: int = 0,
+        elr: Sequence[BrokerId] = (),
+    ) -> bool:
         """The controller says who is in sync, and that settles what was asked for. True if the high watermark rose."""
-        self.isr = tuple(isr)
+        self.isr, self.elr = tuple(isr), tuple(elr)
         self.pending_isr = None
         if replicas is not None and tuple(replicas) != self.replicas:
             self.replicas = tuple(replicas)
@@ -143,14 +166,14 @@ class Leader:
 
     def advance(self, now_ms: int) -> bool:
         """HW = max(HW, smallest log end over those that count) (S2.6)."""
-        if len(self.isr) < self.needed_replicas:
+        if self.elr or len(self.isr) < self.needed_replicas:
             return False
         smallest = self.log_end_offset
         counted = self.maximal_isr
         for replica, remote in self.remotes.items():
             if replica in counted or self._is_about_to_join(remote, now_ms):
                 smallest = min(smallest, remote.log_end_offset)
-        if smallest <= self.high_watermark:
+        if smallest <= self.high_watermark or not self.may_commit():
             return False
         self.high_watermark = smallest
         return True
@@ -177,8 +200,15 @@ class Leader:
         return len(self.isr) >= self.needed_replicas
 
     def _may_join(self, remote: RemoteReplica) -> bool:
-        """It lives, and has reached the HW and the start of this term (edge case 6)."""
-        return remote.is_alive and remote.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
+        """It lives, and has reached the HW and the start of this term (edge case 6).
+
+        Its log start has reached what was deleted: a member of the ISR may lead, and deleted records must not return.
+        """
+        return (
+            remote.is_alive
+            and remote.log_end_offset >= max(self.high_watermark, self.epoch_start_offset)
+            and max(remote.log_start_offset, 0) >= self.deleted_to
+        )
 
     def grown_isr(self, follower: BrokerId) -> tuple[BrokerId, ...] | None:
         """The ISR with this follower, if it may join now; None if not, or if a change is under way already."""
@@ -214,6 +244,17 @@ class Leader:
     # Log starts (S10.2)
 
     def low_watermark(self, log_start_offset: Offset) -> Offset:
-        """The smallest log start over the living replicas; one that has not told its own holds it back."""
-        starts = [remote.log_start_offset for remote in self.remotes.values() if remote.is_alive]
+        """The smallest log start over the living replicas; one that has not told its own holds it back.
+
+        Those that are not alive count too while the controller may elect them as they return.
+        """
+        electable = (*self.maximal_isr, *self.elr)
+        starts = [
+            remote.log_start_offset
+            for replica, remote in self.remotes.items()
+            if remote.is_alive or replica in electable
+        ]
         return min([log_start_offset, *starts])
+
+    def deletion_acknowledged(self, offset: Offset) -> None:
+        self.deleted_to = max(self.deleted_to, offset)

@@ -284,6 +284,11 @@ class Message(metaclass=MessageType):
         """Tags that the declaration does not know, with their bytes, ascending."""
         return getattr(self, "_unknown", ())
 
+    def set_unknown_tagged_field(self, tag: int, content: bytes) -> None:
+        """Add a tag that the declaration does not know: a receiver that does not know it either skips it (KIP-482)."""
+        fields = {**dict(self.unknown_tagged_fields), tag: content}
+        self._unknown = tuple(sorted(fields.items()))  # type: ignore[misc]
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented

@@ -55,6 +55,10 @@ class InternalTopic:
         pairs = [(message_class(record + "Key"), message_class(record + "Value")) for record in self._records]
         return {key.__schema__.api_key: (key, value) for key, value in pairs}
 
+    def has_kind(self, kind: int) -> bool:
+        """Whether keys of records in this topic begin with that number."""
+        return kind in self._classes
+
     def decode_key(self, data: Buffer) -> Message:
         """UnsupportedVersionError for a record of a kind that is not known, as from a later release."""
         kind = _leading_int16(data)

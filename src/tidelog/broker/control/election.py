@@ -6,6 +6,7 @@ moment in which a controller has no epoch of its own. The version of the epoch's
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from tidelog.controller import nodes
@@ -20,6 +21,8 @@ from tidelog.coordination.port import (
 )
 from tidelog.types import BrokerId, Epoch
 
+_log = logging.getLogger(__name__)
+
 FIRST_EPOCH = 0
 """Of a cluster that has had no controller."""
 
@@ -31,7 +34,8 @@ class Won(NamedTuple):
 
 
 class Lost(NamedTuple):
-    controller: BrokerId
+    controller: BrokerId | None
+    """None if its node cannot be read."""
 
 
 async def run_for_controller(session: Session, broker_id: BrokerId, timestamp_ms: int, watch: Watch) -> Won | Lost:
@@ -45,7 +49,7 @@ async def run_for_controller(session: Session, broker_id: BrokerId, timestamp_ms
             if node.stat.owner == session.id:
                 # We won without hearing of it: the connection broke before the answer came.
                 return await _won_before(session)
-            return Lost(nodes.decode_controller(node.data))
+            return Lost(_named_in(node.data))
         epoch, version = await _last_epoch(session)
         try:
             await session.multi(
@@ -57,6 +61,15 @@ async def run_for_controller(session: Session, broker_id: BrokerId, timestamp_ms
         except (NodeExistsError, BadVersionError):
             continue
         return Won(epoch + 1, version + 1)
+
+
+def _named_in(data: bytes) -> BrokerId | None:
+    """A node that cannot be read still belongs to its session, so that session's broker is the controller."""
+    try:
+        return nodes.decode_controller(data)
+    except nodes.BadNodeError as failure:
+        _log.error("another broker is controller, but its node cannot be read: %s", failure)
+        return None
 
 
 async def holds_controller(session: Session, watch: Watch) -> bool:

@@ -8,22 +8,28 @@ the session is lost, the term is dropped and the race begins again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from tidelog.broker.control.channel import Connect, connect_to_broker
+from tidelog.broker.control.channel import Answered, BrokerChannel, Connect, connect_to_broker
 from tidelog.broker.control.election import Lost, Won, run_for_controller
-from tidelog.broker.control.snapshot import Look
+from tidelog.broker.control.faults import Complaints
+from tidelog.broker.control.reach import Others, Reach
+from tidelog.broker.control.snapshot import ClusterReader, Look
 from tidelog.broker.control.stats import ControlFacts, ControlStats, facts_of
 from tidelog.broker.control.term import Term
 from tidelog.broker.control.writing import FencedError
+from tidelog.broker.said import Said
 from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import AlterPartitionAsked, Event, ImbalanceChecked, ShutdownAsked
-from tidelog.controller.image import Image
-from tidelog.coordination.port import CoordinationError, Delete, Session, SessionLostError, SessionState
+from tidelog.controller.image import Broker, ElectionDefaults, Endpoint, Image
+from tidelog.coordination.port import CoordinationError, Delete, NoNodeError, Session, SessionLostError, SessionState
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.ports import Clock
 from tidelog.types import NO_EPOCH, BrokerId, Epoch
@@ -37,8 +43,12 @@ from tidelog.wire.messages.controller import (
 _log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 0.1
+MOST_RETRY_AFTER_S = 1.0
+"""A controller that fails again and again rests twice as long each time, up to this."""
 FIRST_BALANCE_CHECK_S = 5.0
 """After a take-over: brokers that start together with the controller have come by then."""
+
+_MOST_DOUBLINGS = 10
 
 T = TypeVar("T")
 Job: TypeAlias = Callable[[Term], Awaitable[T]]
@@ -53,9 +63,13 @@ class NotControllerError(TidelogError):
 class ControlSettings(NamedTuple):
     listener: str
     """The name of the inter-broker listener."""
+    socket_timeout_ms: Callable[[], int] = lambda: 30_000
+    """controller.socket.timeout.ms, as it is now."""
+    isolation_timeout_ms: int = 18_000
+    """A controller that reaches no other broker for so long resigns: zookeeper.session.timeout.ms."""
     delete_topic_enable: bool = True
-    unclean_by_default: Callable[[], bool] = lambda: False
-    """unclean.leader.election.enable of the brokers, as it is now."""
+    election_defaults: Callable[[], ElectionDefaults] = ElectionDefaults
+    """The brokers' own, as they are now."""
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_s: float = 300
     leader_imbalance_per_broker_percentage: int = 10
@@ -96,6 +110,10 @@ class ControllerShell:
         self._clock = clock
         self._settings = settings
         self._connect = connect
+        self._sequence = count(1)
+        """Numbers the requests to brokers. It rises over all terms of this process: two terms may have the same epoch,
+        when the first one ended without /controller being deleted."""
+        self._reach = Reach(broker_id, connect, settings.isolation_timeout_ms)
         self._term: Term | None = None
         self._has_taken_over = False
         self._work: deque[Work] = deque()
@@ -104,6 +122,10 @@ class ControllerShell:
         self._balancing: asyncio.TimerHandle | None = None
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._failures = 0
+        """In a row."""
+        self._said = Said()
+        self._reconnected = asyncio.Event()
 
     # From outside
 
@@ -145,7 +167,7 @@ class ControllerShell:
         self._session = None
         if term is not None:
             try:
-                await term.writer.multi([Delete(nodes.CONTROLLER)])
+                await _delete_controller_node(term)
             except (CoordinationError, FencedError) as failure:
                 _log.info("/controller is left to the end of the session: %s", failure)
 
@@ -202,6 +224,7 @@ class ControllerShell:
     async def _run(self, session: Session) -> None:
         while session.state is not SessionState.LOST:
             self._wake.clear()
+            self._reconnected.clear()
             try:
                 await self._step(session)
             except asyncio.CancelledError:
@@ -210,21 +233,33 @@ class ControllerShell:
                 self._resign(str(failure))
             except SessionLostError:
                 break
-            except CoordinationError as failure:
-                _log.info("the controller reads everything again: %s", failure)
+            except Exception as failure:
                 self._has_taken_over = False
-                await asyncio.sleep(RETRY_AFTER_S)
-            except Exception:
-                _log.exception("the controller failed and reads everything again")
-                self._has_taken_over = False
-                await asyncio.sleep(RETRY_AFTER_S)
+                await self._rest(failure)
+            else:
+                self._failures = 0
             self._tell_waiting()
         self._resign("the session was lost")
+
+    async def _rest(self, failure: Exception) -> None:
+        """Before the next try; a session that is connected again ends it at once."""
+        rest_s = min(RETRY_AFTER_S * 2**self._failures, MOST_RETRY_AFTER_S)
+        self._failures = min(self._failures + 1, _MOST_DOUBLINGS)
+        is_known = isinstance(failure, TidelogError)
+        reason = str(failure) if is_known else repr(failure)
+        if self._said.is_news(reason):
+            what = "cannot run for controller yet" if self._term is None else "reads everything again as controller"
+            _log.warning("broker %d %s: %s", self.broker_id, what, reason, exc_info=None if is_known else failure)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._reconnected.wait(), rest_s)
 
     async def _step(self, session: Session) -> None:
         """The next thing to do; waits if there is none."""
         if self._term is None:
             await self._campaign(session)
+        elif self._reach.is_isolated:
+            await _delete_controller_node(self._term)
+            self._resign("no other registered broker has answered it for a session timeout or longer")
         elif not self._has_taken_over:
             await self._term.take_over()
             self._has_taken_over = True
@@ -234,6 +269,9 @@ class ControllerShell:
             await self._wake.wait()
 
     async def _campaign(self, session: Session) -> None:
+        if self._reach.is_isolated:
+            registered = await ClusterReader(session, lambda look: None, Complaints(), {}).brokers()
+            await self._reach.give_a_head_start(self._others(registered))
         result = await run_for_controller(session, self.broker_id, self._clock.wall_ms(), lambda _: self._wake.set())
         if isinstance(result, Lost):
             self.controller_id = result.controller
@@ -248,7 +286,7 @@ class ControllerShell:
             self.broker_id,
             won.epoch,
             self._settings.listener,
-            unclean_by_default=self._settings.unclean_by_default,
+            defaults=self._settings.election_defaults,
             deletion_enabled=self._settings.delete_topic_enable,
         )
         self._has_taken_over = False
@@ -258,13 +296,22 @@ class ControllerShell:
             won,
             controller,
             self._settings.listener,
-            self._connect,
+            self._open_channel,
             self.stats,
             changed=lambda look: self._put(look) if self._term is term else None,
             answered=lambda event: self._put(event) if self._term is term else None,
         )
+        self._reach.watch(lambda: self._others(term.controller.image.brokers), self._wake.set)
         if self._settings.auto_leader_rebalance_enable:
             self._check_balance_in(FIRST_BALANCE_CHECK_S)
+
+    def _open_channel(self, broker: Broker, endpoint: Endpoint, answered: Answered) -> BrokerChannel:
+        timeout_ms = self._settings.socket_timeout_ms
+        return BrokerChannel(broker, endpoint, self._connect, timeout_ms, lambda: next(self._sequence), answered)
+
+    def _others(self, brokers: Mapping[BrokerId, Broker]) -> Others:
+        endpoints = {id: broker.endpoint(self._settings.listener) for id, broker in brokers.items()}
+        return {id: at for id, at in endpoints.items() if at is not None and id != self.broker_id}
 
     def _check_balance_in(self, delay_s: float) -> None:
         def check() -> None:
@@ -306,6 +353,7 @@ class ControllerShell:
 
     def _resign(self, why: str) -> None:
         term, self._term = self._term, None
+        self._reach.stop()
         if self._balancing is not None:
             self._balancing.cancel()
             self._balancing = None
@@ -328,7 +376,14 @@ class ControllerShell:
         if session is self._session:
             if state is SessionState.LOST:
                 self._resign("the session was lost")
+            self._reconnected.set()
             self._wake.set()
+
+
+async def _delete_controller_node(term: Term) -> None:
+    """Only the node of this term: the write is fenced by its epoch. The node may be gone if an answer was lost."""
+    with suppress(NoNodeError):
+        await term.writer.multi([Delete(nodes.CONTROLLER)])
 
 
 def _give_up(future: asyncio.Future[None]) -> None:

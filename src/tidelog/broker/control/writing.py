@@ -13,8 +13,10 @@ from tidelog.controller.events import CreateState, ForgetDeletion, RemoveTopic, 
 from tidelog.coordination.port import (
     BadVersionError,
     Check,
+    CoordinationError,
     Create,
     Delete,
+    NodeExistsError,
     NoNodeError,
     Op,
     OpResult,
@@ -26,12 +28,25 @@ from tidelog.types import TopicPartition
 
 _MOST_OPS = 200
 """In one multi: ZooKeeper takes a request of up to a megabyte."""
+_MOST_STATES = _MOST_OPS // 3
+"""Each may need the nodes above it."""
+_MOST_NAMED = 3
+_REFUSALS = (NodeExistsError, BadVersionError, NoNodeError)
+"""What a node can answer; anything else concerns the session."""
 
 
 class FencedError(TidelogError):
     """Another controller has taken over."""
 
     code = ErrorCode.NOT_CONTROLLER
+
+
+class RefusedWritesError(CoordinationError):
+    """The states of these partitions are not what the image has; all others are written."""
+
+    def __init__(self, refused: dict[TopicPartition, CoordinationError]) -> None:
+        super().__init__(", ".join(failure.path for failure in list(refused.values())[:_MOST_NAMED]))
+        self.refused = refused
 
 
 class ControllerWriter:
@@ -42,11 +57,7 @@ class ControllerWriter:
         self._fence = Check(nodes.CONTROLLER_EPOCH, epoch_version)
 
     async def apply(self, writes: Sequence[Write]) -> None:
-        states: list[CreateState | UpdateState] = []
-        for write in writes:
-            if isinstance(write, CreateState | UpdateState):
-                states.append(write)
-        await self._in_chunks(await self._state_ops(states))
+        await self._write_states([write for write in writes if isinstance(write, CreateState | UpdateState)])
         for write in writes:
             if isinstance(write, UpdateTopic):
                 data = nodes.encode_topic(write.topic_id, write.assignments)
@@ -68,6 +79,29 @@ class ControllerWriter:
     async def remove(self, paths: Sequence[str]) -> None:
         """Nodes without children, that nobody else removes."""
         await self._in_chunks([Delete(path) for path in paths])
+
+    async def _write_states(self, writes: Sequence[CreateState | UpdateState]) -> None:
+        """Many in one multi. One that fails takes the others with it: then each is written alone."""
+        refused: dict[TopicPartition, CoordinationError] = {}
+        for start in range(0, len(writes), _MOST_STATES):
+            chunk = writes[start : start + _MOST_STATES]
+            try:
+                await self.multi(await self._state_ops(chunk))
+            except _REFUSALS as failure:
+                refused |= {chunk[0].partition: failure} if len(chunk) == 1 else await self._write_alone(chunk)
+        if refused:
+            raise RefusedWritesError(refused)
+
+    async def _write_alone(
+        self, writes: Sequence[CreateState | UpdateState]
+    ) -> dict[TopicPartition, CoordinationError]:
+        refused: dict[TopicPartition, CoordinationError] = {}
+        for write in writes:
+            try:
+                await self.multi(await self._state_ops([write]))
+            except _REFUSALS as failure:
+                refused[write.partition] = failure
+        return refused
 
     async def _in_chunks(self, ops: Sequence[Op]) -> None:
         for start in range(0, len(ops), _MOST_OPS):

@@ -66,9 +66,13 @@ class GroupCoordinator:
         return partition_of(group_id, count)
 
     def shard_of(self, group_id: str) -> GroupShard:
-        """RequestError if this broker does not coordinate the group, or not yet."""
+        """RequestError if this broker does not coordinate the group, or not yet.
+
+        As in Kafka: while its partition is being loaded, COORDINATOR_LOAD_IN_PROGRESS; if that failed, and until the
+        next try succeeds, NOT_COORDINATOR.
+        """
         shard = self.shards.get(self.index_of(group_id))
-        if shard is None or not self._broker.is_current:
+        if shard is None or shard.has_failed or not self._broker.is_current:
             raise RequestError(ErrorCode.NOT_COORDINATOR)
         if not shard.is_active:
             raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

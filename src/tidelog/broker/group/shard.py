@@ -9,28 +9,39 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition, RequestError
-from tidelog.errors import ErrorCode, TidelogError
-from tidelog.groups import Answer, Effect, GroupConfig, Groups, Write
+from tidelog.errors import CorruptBatchError, ErrorCode, TidelogError
+from tidelog.groups import NO_BAD_RECORDS, Answer, BadRecords, Effect, GroupConfig, Groups, Write
 from tidelog.records.batch import open_batch
-from tidelog.records.header import Codec, headers
-from tidelog.records.kernel import Record, read_records
-from tidelog.types import Offset
+from tidelog.records.header import BatchHeader, Codec, headers
+from tidelog.records.kernel import Record, check_records, read_some
+from tidelog.types import Buffer, Offset
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 _log = logging.getLogger(__name__)
 
+_LOAD_FAILURES = "tidelog_group_shard_load_failures_total"
+_BAD_RECORDS = "tidelog_group_shard_bad_records_total"
 _SLICE_BYTES = 128 * 1024
 """Of the log at once while loading, at most: the broker serves others in between."""
+_RECORDS_AT_ONCE = 2_000
+_FIRST_REST_S = 0.1
+_LONGEST_REST_S = 30.0
+"""A load that failed is tried again after a rest, which doubles up to this."""
 
 
 class GroupShard:
-    """Begins to load when it is made. `groups` may be asked once it is active."""
+    """Begins to load when it is made. `groups` may be asked once it is active.
+
+    A load that fails, for whatever reason, is logged and tried again after a rest.
+    """
 
     def __init__(self, broker: Broker, partition: Partition, now_ms: Callable[[], int]) -> None:
         self.groups = Groups(GroupConfig.of(broker.config))
         self.is_active = False
+        self.has_failed = False
+        """The last load failed, and the next one has not succeeded yet."""
         self._partition = partition
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
@@ -38,11 +49,12 @@ class GroupShard:
         self._timer_ms = 0
         self._is_closed = False
         config = broker.config
+        self._failures = broker.metrics.counter(_LOAD_FAILURES)
+        self._bad_records = broker.metrics.counter(_BAD_RECORDS)
         self._slice_bytes = min(_SLICE_BYTES, config["offsets.load.buffer.size"])
         self._writes = Writes(
             partition,
             WriteSettings(config["offsets.commit.timeout.ms"], Codec(config["offsets.topic.compression.codec"])),
-            is_current=lambda: broker.is_current,
             wall_ms=broker.clock.wall_ms,
             at_end_of_turn=broker.channel.at_end_of_turn,
             settle=self._settle,
@@ -76,7 +88,10 @@ class GroupShard:
 
     def _time_is_up(self) -> None:
         self._timer = None
-        self.perform(self.groups.expire(self._now_ms()))
+        try:
+            self.perform(self.groups.expire(self._now_ms()))
+        finally:
+            self._set_timer()  # what goes wrong with one group must not stop the time of the others
 
     def expire_offsets(self) -> None:
         if self.is_active:
@@ -85,39 +100,66 @@ class GroupShard:
     # Loading
 
     async def _load(self) -> None:
-        """All that the log holds, up to where it ended when this term began."""
+        """All that the log holds, up to where it ended when this term began; tried until it succeeds."""
+        rest_s = _FIRST_REST_S
+        while True:
+            try:
+                await self._load_once()
+            except Exception as failure:
+                self.is_active, self.has_failed = False, True
+                self._failures.add()
+                why = f"{type(failure).__name__}: {failure}"
+                _log.error(
+                    "%s cannot be loaded, so its groups have no coordinator; it is tried again in %.1f s: %s",
+                    self._partition.name,
+                    rest_s,
+                    why,
+                    exc_info=None if isinstance(failure, (TidelogError, OSError)) else failure,
+                )
+                await asyncio.sleep(rest_s)
+                rest_s = min(2 * rest_s, _LONGEST_REST_S)
+            else:
+                return
+
+    async def _load_once(self) -> None:
         partition, started_ms = self._partition, self._now_ms()
-        try:
-            end = partition.log.log_end_offset
-            count = await self._replay(partition.log.log_start_offset, end)
-            await self._committed(end)
-        except (TidelogError, OSError) as failure:
-            _log.error("%s cannot be loaded, so its groups have no coordinator: %s", partition.name, failure)
-            return
-        self.is_active = True
+        self.groups = Groups(self.groups.config)  # without what an attempt that failed had found
+        end = partition.log.log_end_offset
+        count, bad = await self._replay(partition.log.log_start_offset, end)
+        await self._committed(end)
+        self.is_active, self.has_failed = True, False
         self.perform(self.groups.loaded(self._now_ms()))
         took_ms = self._now_ms() - started_ms
         level = logging.INFO if count else logging.DEBUG
         _log.log(level, "%s is loaded: %d records in %d ms", partition.name, count, took_ms)
+        if bad.count:
+            self._bad_records.add(bad.count)
+            _log.warning(
+                "%s holds %d records that no coordinator can have written; they are skipped. The first: %s",
+                partition.name,
+                bad.count,
+                bad.first,
+            )
 
-    async def _replay(self, offset: Offset, end: Offset) -> int:
-        log, count = self._partition.log, 0
+    async def _replay(self, offset: Offset, end: Offset) -> tuple[int, BadRecords]:
+        """How many records there were, and which of them are of no use."""
+        log, count, bad = self._partition.log, 0, NO_BAD_RECORDS
         while offset < end:
             region = await log.read(offset, self._slice_bytes, end)
             if not region.size:
                 break  # compaction left nothing more
             # Nothing comes if its file was replaced meanwhile: then the same offset is asked for again.
             data = await log.bytes_of(region)
-            records: list[Record] = []
-            first = offset
+            records = _Gathered(self.groups, offset)
             for position, header in headers(data):
                 if not header.is_control:
-                    read_records(open_batch(data, header, position), records, first)
+                    await records.add_batch(data, header, position)
                 offset = header.last_offset + 1
-            self.groups.replay((record.key or b"", record.value) for record in records)
-            count += len(records)
+            records.replay()
+            count += records.count
+            bad += records.bad
             await asyncio.sleep(0)
-        return count
+        return count, bad
 
     async def _committed(self, end: Offset) -> None:
         """What an earlier leader wrote and nobody else has could still be lost: nothing is told before it cannot."""
@@ -148,3 +190,33 @@ class GroupShard:
             self._timer.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
         await self._writes.close()
+
+
+class _Gathered:
+    """Records of one slice of the log on their way to the groups; many at once, since most replace each other."""
+
+    def __init__(self, groups: Groups, from_offset: Offset) -> None:
+        self.count = 0
+        self.bad = NO_BAD_RECORDS
+        self._groups = groups
+        self._from_offset = from_offset
+        self._records: list[Record] = []
+
+    async def add_batch(self, data: Buffer, header: BatchHeader, position: int) -> None:
+        """A small batch may hold millions of records. One that is malformed is skipped as a whole."""
+        try:
+            cursor = open_batch(data, header, position)
+            check_records(cursor)
+        except CorruptBatchError as failure:
+            self.bad += BadRecords(header.record_count, failure)
+            return
+        while read_some(cursor, self._records, max(_RECORDS_AT_ONCE - len(self._records), 1)):
+            self.replay()
+            await asyncio.sleep(0)
+
+    def replay(self) -> None:
+        records, self._records = self._records, []
+        self.count += len(records)
+        self.bad += self._groups.replay(
+            [(record.key or b"", record.value) for record in records if record.offset >= self._from_offset]
+        )

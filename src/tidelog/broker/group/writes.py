@@ -48,14 +48,12 @@ class Writes:
         partition: Partition,
         settings: WriteSettings,
         *,
-        is_current: Callable[[], bool],
         wall_ms: Callable[[], int],
         at_end_of_turn: Callable[[Callable[[], None]], None],
         settle: Callable[[Write, ErrorCode], None],
     ) -> None:
         self._partition = partition
         self._settings = settings
-        self._is_current = is_current
         self._wall_ms = wall_ms
         self._at_end_of_turn = at_end_of_turn
         self._settle = settle
@@ -106,7 +104,7 @@ class Writes:
             batch.code = failure.code
             return
         if partition.is_committed(end):
-            batch.code = self._checked(partition.commit_result(leader))
+            batch.code = partition.commit_result(leader)
             return
         partition.when_committed(end, partial(self._settled, batch))
         loop = asyncio.get_running_loop()
@@ -114,7 +112,7 @@ class Writes:
 
     def _leader(self) -> Leader:
         leader = self._partition.leader
-        if leader is None or not self._is_current():
+        if leader is None or not self._partition.is_current:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not leader.has_enough_replicas():
             raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -142,12 +140,8 @@ class Writes:
     # Settling
 
     def _settled(self, batch: _Batch, code: ErrorCode) -> None:
-        batch.code = self._checked(code)
+        batch.code = code
         self._tell()
-
-    def _checked(self, code: ErrorCode) -> ErrorCode:
-        """A broker whose session may be over promises nothing: another may coordinate by now."""
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if code is ErrorCode.NONE and not self._is_current() else code
 
     def _tell(self) -> None:
         unsettled = self._unsettled

@@ -6,15 +6,17 @@ StopReplica from 3 (leader epochs; 4 KRaft flag), UpdateMetadata from 7 (topic i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.broker.dispatch import HangUpError
 from tidelog.broker.metadata import FULL_UPDATE
 from tidelog.broker.partition import RequestError
 from tidelog.broker.replicas import Unwanted
+from tidelog.controller.stop_tags import topic_id_of
 from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
-from tidelog.types import NO_EPOCH, Epoch, TopicPartition
+from tidelog.types import NO_EPOCH, TopicPartition
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -31,23 +33,34 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-def _check(broker: Broker, controller_epoch: Epoch, broker_epoch: Epoch) -> None:
-    """A request meant for an earlier life of this broker, or from a controller that was replaced, is void.
+_log = logging.getLogger(__name__)
 
-    Between two lives nobody can tell which one is meant: the controller has to come again.
+ControlRequest: TypeAlias = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+
+
+def _check(broker: Broker, request: ControlRequest) -> ErrorCode:
+    """The error for a request that must change nothing: one that is meant for an earlier registration of this broker,
+    one of a controller that was replaced, or one that a newer request of the same controller has overtaken.
+
+    A broker that is not registered cannot tell which registration is meant, and the controller has to come again.
     """
     if broker.epoch == NO_EPOCH:
         raise HangUpError(f"broker {broker.id} is not registered")
-    if 0 <= broker_epoch < broker.epoch:
-        raise RequestError(ErrorCode.STALE_BROKER_EPOCH)
-    broker.replicas.check_controller(controller_epoch)
+    if 0 <= request.broker_epoch < broker.epoch:
+        return ErrorCode.STALE_BROKER_EPOCH
+    try:
+        broker.replicas.check_controller(request.controller_epoch)
+        broker.request_order.admit(request.controller_epoch, request)
+    except RequestError as failure:
+        _log.info("%s of controller %d is refused: %s", type(request).__name__, request.controller_id, failure)
+        return failure.code
+    return ErrorCode.NONE
 
 
 async def leader_and_isr(broker: Broker, request: LeaderAndIsrRequest, call: Call) -> LeaderAndIsrResponse:
-    try:
-        _check(broker, request.controller_epoch, request.broker_epoch)
-    except RequestError as failure:
-        return LeaderAndIsrResponse(error_code=failure.code)
+    refused = _check(broker, request)
+    if refused:
+        return LeaderAndIsrResponse(error_code=refused)
     results = await broker.replicas.apply(request.topic_states, names_all=request.type == FULL_UPDATE)
     return LeaderAndIsrResponse(
         topics=[
@@ -67,12 +80,16 @@ async def leader_and_isr(broker: Broker, request: LeaderAndIsrRequest, call: Cal
 
 
 async def stop_replica(broker: Broker, request: StopReplicaRequest, call: Call) -> StopReplicaResponse:
-    try:
-        _check(broker, request.controller_epoch, request.broker_epoch)
-    except RequestError as failure:
-        return StopReplicaResponse(error_code=failure.code)
+    refused = _check(broker, request)
+    if refused:
+        return StopReplicaResponse(error_code=refused)
     unwanted = [
-        Unwanted(TopicPartition(topic.topic_name, state.partition_index), state.leader_epoch, state.delete_partition)
+        Unwanted(
+            TopicPartition(topic.topic_name, state.partition_index),
+            state.leader_epoch,
+            state.delete_partition,
+            topic_id_of(topic),
+        )
         for topic in request.topic_states
         for state in topic.partition_states
     ]
@@ -83,18 +100,18 @@ async def stop_replica(broker: Broker, request: StopReplicaRequest, call: Call) 
     return StopReplicaResponse(
         partition_errors=[
             StopReplicaPartitionError(topic_name=name.topic, partition_index=name.partition, error_code=code)
-            for (name, _, _), code in zip(unwanted, codes, strict=True)
+            for (name, _, _, _), code in zip(unwanted, codes, strict=True)
         ]
     )
 
 
 def update_metadata(broker: Broker, request: UpdateMetadataRequest, call: Call) -> UpdateMetadataResponse:
-    try:
-        _check(broker, request.controller_epoch, request.broker_epoch)
-    except RequestError as failure:
-        return UpdateMetadataResponse(error_code=failure.code)
+    refused = _check(broker, request)
+    if refused:
+        return UpdateMetadataResponse(error_code=refused)
     known = broker.metadata.brokers
     deleted = broker.metadata.apply(request)
+    broker.neighbours.controller_changed()
     if deleted:
         broker.groups.topics_deleted(deleted)
     if broker.metadata.brokers.keys() != known.keys():

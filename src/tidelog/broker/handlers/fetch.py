@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tidelog.broker.dispatch import Later
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchItem, FetchSession
@@ -20,7 +20,7 @@ from tidelog.log.reading import Region
 from tidelog.log.segment import NotCachedError
 from tidelog.net.channel import Call
 from tidelog.records.header import Codec
-from tidelog.replication.leader import FollowerFetch
+from tidelog.replication.leader import FollowerFetch, Leader
 from tidelog.types import NO_EPOCH, Offset
 from tidelog.wire import records_to_come
 from tidelog.wire.messages.fetch import (
@@ -42,6 +42,7 @@ _TOPIC_IDS = 13
 _LEADER_HINTS = 16
 _REPLICA_STATE = 15
 _READ_COMMITTED = 1
+_CONSUMER = -1
 DEBUGGING_REPLICA = -2
 """Asks a replica for what it has itself, be it the leader or not."""
 
@@ -53,6 +54,7 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     session, is_incremental = opened
+    session.requests += 1
     if session.parked is not None:
         session.parked.give_way()
     for topic in request.forgotten_topics_data:
@@ -62,8 +64,23 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | 
     for wanted in request.topics:
         name = broker.metadata.name_of(wanted.topic_id) if by_id else wanted.topic
         for partition in wanted.partitions:
-            named.append(session.add(partition, name, wanted.topic_id))
+            item = session.add(partition, name, wanted.topic_id)
+            named.append((item, item.times_named))
     return _Fetch(broker, request, call, session, is_incremental, named).start()
+
+
+class _Source(NamedTuple):
+    """What an answer was read from. It is true in this leader's term alone."""
+
+    partition: Partition
+    leader: Leader | None
+    times_named: int
+    """Which of the positions that the client has named was read."""
+    diverges: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.partition.leader is not self.leader
 
 
 class _Fetch:
@@ -76,30 +93,39 @@ class _Fetch:
         call: Call,
         session: FetchSession,
         is_incremental: bool,
-        named: list[FetchItem],
+        named: list[tuple[FetchItem, int]],
     ) -> None:
         self._broker = broker
         self._call = call
         self._session = session
+        self._number = session.requests
         self._is_incremental = is_incremental
         self._named = named
-        """What this request names: of a follower, what it has now."""
+        """What this request names, with the count of namings: of a follower, what it has now."""
         state = request.replica_state
         by_state = call.version >= _REPLICA_STATE
         self.replica_id = state.replica_id if by_state else request.replica_id
         self._replica_epoch = state.replica_epoch if by_state else NO_EPOCH
+        self._is_nameless = by_state and self._replica_epoch == NO_EPOCH
+        """The follower is between two registrations, and could have said its broker epoch (edge case 32)."""
         self._committed_only = request.isolation_level == _READ_COMMITTED
         self._max_wait_s = request.max_wait_ms / 1000
         self._max_bytes = min(request.max_bytes, broker.config["fetch.max.bytes"])
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._answers: dict[FetchItem, FetchResponsePartitionData] = {}
+        self._sources: dict[FetchItem, _Source] = {}
+        """For each answer without an error: the partition and the leader that it was read from."""
         self._bytes = 0
         self._has_error = False
+        self._is_unconfirmed = False
+        """The controller has not confirmed one of the partitions."""
         self._has_tidings = False
         """A follower has not been told of this HW yet (S2.9)."""
         self._has_more = False
         """There is more than this answer can hold, or it stands in the next segment: no need to wait for anything."""
         self._is_cold = False
+        self._heard: dict[FetchItem, None] = {}
+        """What the follower has of these was heard before the device was read."""
         self._is_woken = False
         self._is_over = False
         """It is parked no more."""
@@ -126,28 +152,36 @@ class _Fetch:
         )
 
     async def _start_cold(self) -> FetchResponse:
+        """The follower is heard first: what it acknowledges does not wait for a slow device (edge case 34)."""
+        self._hear_follower()
+        self._heard = dict.fromkeys(self._sources)
         await self._read_dirty_cold()
         self._hear_follower()
         return self._respond() if self._is_satisfied else cast(FetchResponse, await self._park().wait())
 
     def _hear_follower(self) -> None:
-        """After the log was read: what the follower has, which may move HW (S2.7). Errors tell nothing (S2.5)."""
-        if self.replica_id < 0:
+        """What the follower has, which may move HW (S2.7): after the log was read, or is to be read from the device.
+
+        Errors tell nothing (S2.5). It does not matter whether the items still watch their partitions: a change during a
+        cold read of another partition ends the watch, and the follower would never be heard of this one.
+        """
+        if self.replica_id < 0 or self._is_nameless:
             return
         self._broker.replicas.follower_seen(self.replica_id)
-        for item in self._named:
-            answer = self._answers.get(item)
-            if answer is None or answer.error_code or item.diverges or item.partition is None:
-                continue
-            if NO_EPOCH != item.current_leader_epoch != item.partition.leader_epoch:
-                continue  # the term ended while a disk thread was reading (edge case 5)
-            item.partition.follower_fetched(
+        for item, times_named in self._named:
+            source = self._sources.get(item)
+            if source is None or source.diverges or source.is_over or item in self._heard:
+                continue  # it tells nothing, or the term ended while a disk thread was reading (edge case 5)
+            if not source.times_named == times_named == item.times_named:
+                continue  # the follower has named another position since, in a fetch that is heard for itself
+            source.partition.follower_fetched(
                 FollowerFetch(self.replica_id, item.fetch_offset, item.log_start_offset, self._replica_epoch)
             )
         self._has_tidings = any(map(self._is_untold, self._answers))
 
     def _is_untold(self, item: FetchItem) -> bool:
-        return item.partition is not None and item.partition.log.high_watermark > item.told_high_watermark
+        source = self._sources.get(item)
+        return source is not None and source.partition.log.high_watermark > item.told_high_watermark
 
     # Purgatory
 
@@ -200,12 +234,24 @@ class _Fetch:
     # Reading
 
     def _read_dirty(self) -> None:
-        """Read what may have news. What was answered before and is dirty again is read anew."""
+        """Read what may have news. What was answered before and is dirty again is read anew.
+
+        NotCachedError if some of it stands on the device; the rest is read.
+        """
+        missed: NotCachedError | None = None
         for item in self._due():
-            self._take(item, self._read(item))
+            try:
+                self._take(item, self._read(item))
+            except NotCachedError as miss:
+                missed = miss
+        if missed is not None:
+            raise missed
 
     async def _read_dirty_cold(self) -> None:
-        for item in self._due():
+        """And what this request names, even if another fetch of the session has read it meanwhile."""
+        due = dict.fromkeys(self._due())
+        due.update((item, None) for item, _ in self._named if item not in self._answers)
+        for item in due:
             self._take(item, await self._read_cold(item))
 
     def _due(self) -> Iterable[FetchItem]:
@@ -235,32 +281,45 @@ class _Fetch:
 
     def _is_at_the_end(self, item: FetchItem) -> bool:
         """Nothing to read now. What only had no room in this answer has to come with the next."""
-        return item.partition is not None and item.fetch_offset >= self._end(item.partition)
+        source = self._sources.get(item)
+        return source is not None and item.fetch_offset >= self._end(source.partition)
 
     def _read(self, item: FetchItem) -> FetchResponsePartitionData:
         try:
-            partition = self._partition_of(item)
+            source = self._source_of(item)
+            partition = source.partition
             diverging = _diverging_epoch(partition, item)
             if diverging is not None:
-                return self._answer(item, partition, None, diverging)
+                return self._answer(item, source, None, diverging)
+            if self._must_confirm(partition, item.fetch_offset):
+                raise NotCachedError  # the controller has to be asked first
             room, min_one = self._room(item)
-            region = partition.log.read_now(item.fetch_offset, room, self._end(partition), min_one=min_one)
+            try:
+                region = partition.log.read_now(item.fetch_offset, room, self._end(partition), min_one=min_one)
+            except NotCachedError:
+                self._sources[item] = source  # the follower's position is valid
+                raise
             if region.size and self._committed_only and not partition.log.nothing_aborted_from(item.fetch_offset):
                 raise NotCachedError
-            return self._answer(item, partition, region)
+            return self._answer(item, source, region)
         except TidelogError as failure:
             return self._refusal(item, failure)
 
     async def _read_cold(self, item: FetchItem) -> FetchResponsePartitionData:
         try:
-            partition = self._partition_of(item)
+            source = self._source_of(item)
+            partition = source.partition
             diverging = _diverging_epoch(partition, item)
             if diverging is not None:
-                return self._answer(item, partition, None, diverging)
+                return self._answer(item, source, None, diverging)
+            if self._must_confirm(partition, item.fetch_offset):
+                await self._confirm(partition)
             room, min_one = self._room(item)
             end = self._end(partition)
             region = await partition.log.read(item.fetch_offset, room, end, min_one=min_one)
-            answer = self._answer(item, partition, region)
+            if source.is_over:
+                raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # what stands there now may be of another term
+            answer = self._answer(item, source, region)
             if region.size and self._committed_only:
                 aborted = await partition.log.aborted_transactions(item.fetch_offset, end)
                 answer.aborted_transactions = [
@@ -270,7 +329,29 @@ class _Fetch:
         except TidelogError as failure:
             return self._refusal(item, failure)
 
-    def _partition_of(self, item: FetchItem) -> Partition:
+    def _must_confirm(self, partition: Partition, offset: Offset) -> bool:
+        """Whether a client would hear OFFSET_OUT_OF_RANGE from a leader that may be deposed (edge case 43).
+
+        Only another leader can have more than this one. What is below the log start was deleted by a leader.
+        """
+        log = partition.log
+        if self.replica_id != _CONSUMER or log.log_start_offset <= offset <= log.log_end_offset:
+            return False
+        partition.check_term()
+        return offset > log.log_end_offset and not partition.is_sole_candidate
+
+    async def _confirm(self, partition: Partition) -> None:
+        """After one failure no other partition of this fetch is asked for: each would wait for a controller that does
+        not answer, and all of them together longer than the client waits for its fetch."""
+        if self._is_unconfirmed:
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        try:
+            await partition.confirm_term()
+        except RequestError:
+            self._is_unconfirmed = True
+            raise
+
+    def _source_of(self, item: FetchItem) -> _Source:
         """Whether or not it can be read, the item hears of the partition's changes from now on."""
         if item.topic is None:
             item.topic = self._broker.metadata.name_of(item.topic_id)
@@ -288,7 +369,7 @@ class _Fetch:
             partition.leader_for(item.current_leader_epoch)
         if partition.rules.codec is Codec.ZSTD and self._call.version < _ZSTD:
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        return partition
+        return _Source(partition, partition.leader, item.times_named)
 
     def _room(self, item: FetchItem) -> tuple[int, bool]:
         """How much may be read, and whether a batch that is larger is taken all the same (the first is)."""
@@ -306,13 +387,14 @@ class _Fetch:
     def _answer(
         self,
         item: FetchItem,
-        partition: Partition,
+        source: _Source,
         region: Region | None,
         diverging: FetchResponseEpochEndOffset | None = None,
     ) -> FetchResponsePartitionData:
-        log = partition.log
-        if region is not None and region.size and region.file is not log.segments.active.file:
+        log = source.partition.log
+        if region is not None and region.size and region.segment is not log.segments.active:
             self._has_more = True
+        self._sources[item] = source if diverging is None else source._replace(diverges=True)
         answer = FetchResponsePartitionData(
             partition_index=item.index,
             high_watermark=log.high_watermark,
@@ -328,6 +410,7 @@ class _Fetch:
 
     def _refusal(self, item: FetchItem, failure: TidelogError) -> FetchResponsePartitionData:
         item.diverges = False
+        self._sources.pop(item, None)
         answer = FetchResponsePartitionData(
             partition_index=item.index,
             error_code=failure.code,
@@ -354,10 +437,13 @@ class _Fetch:
         topics: dict[str | bytes, FetchableTopicResponse] = {}
         session = self._session
         for item, answer in self._answers.items():
-            if not answer.error_code and item.partition is not None:
-                answer.high_watermark = item.partition.log.high_watermark  # as of sending (S2.7)
+            source = self._sources.get(item)
+            if source is not None and source.is_over:
+                answer = self._refusal(item, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            elif source is not None:
+                answer.high_watermark = source.partition.log.high_watermark  # as of sending (S2.7)
             size = len(answer.records) if answer.records is not None else 0
-            if not item.is_news(answer) and self._is_incremental:
+            if not item.is_news(answer, self._number) and self._is_incremental:
                 continue
             topic_key = item.key[0]
             topic = topics.get(topic_key)

@@ -89,9 +89,13 @@ def _described(broker: Broker, group_id: str, version: int) -> DescribeGroupsRes
 
 
 def list_groups(broker: Broker, request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
-    """Those of this broker; while some of them are being loaded it says so, and names the others."""
+    """Those of this broker; while some of them are being loaded it says so, and names the others.
+
+    A partition that failed to load has no coordinator here, so its groups are left out without an error, as in Kafka:
+    one partition that cannot be read must not hide the groups of all others.
+    """
     shards = broker.groups.shards.values()
-    is_loading = any(not shard.is_active for shard in shards)
+    is_loading = any(not shard.is_active and not shard.has_failed for shard in shards)
     found = [
         group
         for shard in shards

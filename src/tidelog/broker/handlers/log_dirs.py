@@ -1,4 +1,7 @@
-"""DescribeLogDirs (35): 1 throttle time; 2 flexible; 3 an error for all; 4 the size of the volumes."""
+"""DescribeLogDirs (35): 1 throttle time; 2 flexible; 3 an error for all; 4 the size of the volumes.
+
+Asked for everything, it names strays too, as topics called `<topic>-<partition>.<unique>-stray`. Kafka does not.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,8 @@ async def _describe(
             DescribeLogDirsPartition(partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lag)
         )
     result.topics = list(topics.values())
+    if wanted is None:
+        result.topics += await _strays(directory)
     disk, path = broker.disk, directory.path
     try:
         result.total_bytes, result.usable_bytes = await disk.submit(
@@ -58,3 +63,17 @@ async def _describe(
     except (StorageError, FileNotFoundError):
         return DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     return result
+
+
+async def _strays(directory: LogDirectory) -> list[DescribeLogDirsTopic]:
+    """Each as a topic with the name of its directory: it uses space like one."""
+    await directory.look_for_strays()
+    return [
+        DescribeLogDirsTopic(
+            name=stray.name,
+            partitions=[
+                DescribeLogDirsPartition(partition_index=stray.partition.partition, partition_size=stray.size_bytes)
+            ],
+        )
+        for stray in directory.strays.values()
+    ]

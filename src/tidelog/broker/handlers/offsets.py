@@ -17,6 +17,7 @@ from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.reading import LATEST
 from tidelog.log.trimming import advance_log_start
 from tidelog.net.channel import Call
+from tidelog.types import BrokerId, Epoch
 from tidelog.wire.messages.offsets import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -79,6 +80,8 @@ async def _list(
     leader = None
     if request.replica_id != DEBUGGING_REPLICA:
         leader = partition.leader_for(wanted.current_leader_epoch)
+    if request.replica_id == _CONSUMER and not partition.is_current:
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # another may lead, and its log may be longer (edge 43)
     log = partition.log
     end, is_end_known = log.log_end_offset, True
     if request.replica_id == _CONSUMER and leader is not None:
@@ -94,7 +97,7 @@ async def _list(
         if found is not None:
             answer.timestamp, answer.offset, epoch = found
             if version >= _LEADER_EPOCHS:
-                answer.leader_epoch = epoch if epoch >= 0 else partition.leader_epoch
+                answer.leader_epoch = epoch if epoch >= 0 or leader is None else partition.leader_epoch
     return answer
 
 
@@ -104,32 +107,47 @@ def _not_available(version: int) -> RequestError:
     return RequestError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
-def offset_for_leader_epoch(
+async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch ends (S4.4)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_epoch_end(broker, topic.topic, one) for one in topic.partitions]
+                topic=topic.topic,
+                partitions=[await _epoch_end(broker, topic.topic, one, request.replica_id) for one in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _epoch_end(
-    broker: Broker, topic: str, wanted: OffsetForLeaderPartition
+async def _epoch_end(
+    broker: Broker, topic: str, wanted: OffsetForLeaderPartition, replica_id: BrokerId
 ) -> OffsetForLeaderEpochResponseEpochEndOffset:
     answer = OffsetForLeaderEpochResponseEpochEndOffset(partition=wanted.partition)
     try:
         partition = broker.replicas.get(topic, wanted.partition)
         partition.leader_for(wanted.current_leader_epoch)
+        if replica_id == _CONSUMER:
+            await _check_for_consumer(partition, wanted.leader_epoch)
         log = partition.log
         answer.leader_epoch, answer.end_offset = log.epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
     except TidelogError as failure:
         answer.error_code = failure.code
     return answer
+
+
+async def _check_for_consumer(partition: Partition, epoch: Epoch) -> None:
+    """An answer that makes a consumer believe that its records were cut must be certain (edge case 43).
+
+    Where a known epoch ended is certain: a new leader has all that was committed before its own epoch began. One that
+    is not known yet may be that of a newer leader, or of an earlier topic of this name.
+    """
+    if not partition.is_current:
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if epoch > partition.leader_epoch:
+        await partition.confirm_term()
 
 
 async def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
@@ -186,6 +204,8 @@ def _deletable(broker: Broker, topic: str, index: int) -> Partition:
     if is_internal(topic):
         raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     partition = broker.replicas.leading(topic, index)
+    if not partition.is_current:
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if not partition.rules.may_delete_records:
         raise RequestError(ErrorCode.POLICY_VIOLATION)
     return partition

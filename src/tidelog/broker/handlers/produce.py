@@ -16,7 +16,8 @@ from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.refusals import PASSING, Refusals, Sent
 from tidelog.broker.write_rules import check, codec_of
 from tidelog.controller.topics import is_internal
-from tidelog.errors import ErrorCode, TidelogError
+from tidelog.errors import ErrorCode, InvalidRecordError, TidelogError
+from tidelog.log.producers import AppendOrigin, SequenceGapError
 from tidelog.net.channel import Call
 from tidelog.records.header import BatchHeader, Codec
 from tidelog.records.validate import validate
@@ -24,12 +25,14 @@ from tidelog.replication.leader import Leader
 from tidelog.types import Offset
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     ProduceResponseLeaderIdAndEpoch,
     ProduceResponseNodeEndpoint,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -71,12 +74,17 @@ class _Written:
     def is_committed(self) -> bool:
         return self.partition.is_committed(self.required_offset)
 
+    @property
+    def is_of_a_former_term(self) -> bool:
+        """It may have been cut off since, and HW may pass its offset with another record, so HW is not waited for."""
+        return self.leader is not self.partition.leader
+
 
 def produce(
     broker: Broker, request: ProduceRequest, call: Call
 ) -> ProduceResponse | Later | Awaitable[ProduceResponse | None] | None:
     """Append to each partition; answer when `acks` is fulfilled (S3.2)."""
-    acks, by_id, is_current = request.acks, call.version >= _TOPIC_IDS, broker.is_current
+    acks, by_id = request.acks, call.version >= _TOPIC_IDS
     topics: list[TopicProduceResponse] = []
     written: list[_Written] = []
     must_flush = must_wait = False
@@ -91,15 +99,13 @@ def produce(
                     raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
                 if is_internal(name) and call.client_id != _ADMIN_CLIENT:
                     raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
-                if not is_current:
-                    raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 one = _append(broker, name, topic.topic_id, data, acks, call.version)
                 written.append(one)
                 answers.append(one.response)
                 must_flush = must_flush or one.needs_flush
                 must_wait = must_wait or not one.is_committed
             except TidelogError as failure:
-                answers.append(_refusal(broker, name, data, failure))
+                answers.append(_refusal(broker, topic, data, failure))
         topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     for one in written:
         one.partition.appended_all()
@@ -111,8 +117,11 @@ def produce(
     if acks == 0:
         return None
     if acks == ALL and must_wait:
-        return _Commits(written, request.timeout_ms, lambda: _finish(broker, response, written, call))
-    return _finish(broker, response, written, call)
+        return _Commits(written, request.timeout_ms, lambda: _finish(broker, response, call))
+    if acks == 1:
+        for one in written:
+            one.response.error_code = one.partition.written_result(one.leader)
+    return _finish(broker, response, call)
 
 
 def _append(
@@ -134,9 +143,16 @@ def _append(
     batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms())
     if header.is_transactional:
         raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
-    appended = partition.append(batch, header)
+    try:
+        appended = partition.append(batch, header)
+    except SequenceGapError as gap:
+        if acks != 0:
+            broker.refusals.check_gap(_sent(topic, topic_id, data.index, header), gap, leader.epoch_start_offset)
+        elif not gap.is_unknown:
+            raise
+        appended = partition.log.append_as_leader(batch, leader.epoch, header=header, origin=AppendOrigin.RETURNING)
     if broker.refusals and header.producer_id >= 0:
-        broker.refusals.taken(_sent(topic, data.index, header))
+        broker.refusals.taken(_sent(topic, topic_id, data.index, header))
     broker.counts.written(topic, len(batch), header.record_count)
     response = PartitionProduceResponse(
         index=data.index,
@@ -150,37 +166,44 @@ def _append(
     return written
 
 
-def _sent(topic: str, index: int, header: BatchHeader) -> Sent:
-    return Sent(topic, index, header.producer_id, header.producer_epoch, header.base_sequence)
+def _sent(topic: str, topic_id: bytes, index: int, header: BatchHeader) -> Sent:
+    """A broker may not know the name of a topic id yet, so a topic is what the client calls it."""
+    called = topic if topic_id == ZERO_UUID else topic_id.hex()
+    return Sent(called, index, header.producer_id, header.producer_epoch, header.base_sequence)
 
 
 def _refusal(
-    broker: Broker, topic: str | None, data: PartitionProduceData, failure: TidelogError
+    broker: Broker, topic: TopicProduceData, data: PartitionProduceData, failure: TidelogError
 ) -> PartitionProduceResponse:
-    code = failure.code
-    if topic is not None and (code in PASSING or code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
-        code = _code_for_producer(broker.refusals, topic, data, code)
+    if failure.code in PASSING:
+        _remember(broker.refusals, topic, data, failure.code)
     return PartitionProduceResponse(
         index=data.index,
-        error_code=code,
+        error_code=failure.code,
         base_offset=-1,
         error_message=None if str(failure) == failure.code.name else str(failure),
+        record_errors=_record_errors(failure),
     )
 
 
-def _code_for_producer(refusals: Refusals, topic: str, data: PartitionProduceData, code: ErrorCode) -> ErrorCode:
-    """Notes what is refused of an idempotent producer, and does not call what comes behind that out of order."""
+def _record_errors(failure: TidelogError) -> list[BatchIndexAndErrorMessage]:
+    """Which records of the batch are at fault, where the refusal knows that (KIP-467)."""
+    if not isinstance(failure, InvalidRecordError):
+        return []
+    return [
+        BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)
+        for error in failure.record_errors
+    ]
+
+
+def _remember(refusals: Refusals, topic: TopicProduceData, data: PartitionProduceData, code: ErrorCode) -> None:
+    """What is refused of an idempotent producer and will come again."""
     try:
-        header = validate(data.records or b"")  # it may have been refused before anybody looked at it
+        header = validate(data.records or b"")  # the batch may have been refused before its header was read
     except TidelogError:
-        return code
-    if header.producer_id < 0:
-        return code
-    sent = _sent(topic, data.index, header)
-    if code in PASSING:
-        refusals.refused(sent, code)
-        return code
-    return refusals.reason_for(sent) or code
+        return
+    if header.producer_id >= 0:
+        refusals.refused(_sent(topic.name, topic.topic_id, data.index, header), code)
 
 
 def _close_on_error(response: ProduceResponse, call: Call) -> None:
@@ -202,14 +225,14 @@ async def _finish_flushed(
     for one in written:
         if one.needs_flush:
             await _flush(one)
-        if one.partition.leader is not one.leader and not one.response.error_code:
-            one.response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # since it was written; it may be cut off
+        if not one.response.error_code:
+            one.response.error_code = one.partition.written_result(one.leader)
     if promise.acks == 0:
         _close_on_error(response, call)
         return None
     if promise.acks == ALL:
         await _Commits(written, promise.timeout_ms, lambda: response).wait()
-    return _finish(broker, response, written, call)
+    return _finish(broker, response, call)
 
 
 async def _flush(one: _Written) -> None:
@@ -231,7 +254,7 @@ class _Commits(Later):
         for one in written:
             if one.response.error_code:
                 continue
-            if one.is_committed:
+            if one.is_committed or one.is_of_a_former_term:
                 one.response.error_code = one.partition.commit_result(one.leader)
             else:
                 answer = self._left[one] = partial(self._settled, one)
@@ -255,11 +278,7 @@ class _Commits(Later):
         self.answer(self._make)
 
 
-def _finish(broker: Broker, response: ProduceResponse, written: list[_Written], call: Call) -> ProduceResponse:
-    """A broker whose session may be over acknowledges nothing: another may lead by now."""
-    if written and not broker.is_current:
-        for one in written:
-            one.response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+def _finish(broker: Broker, response: ProduceResponse, call: Call) -> ProduceResponse:
     if call.version >= _LEADER_HINTS:
         _add_leaders(broker, response, call)
     return response

@@ -1,0 +1,154 @@
+"""What a leader hears from the fetches of its followers, whatever else goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.brokerkit import FETCH, Kit, fetch_request, fetched, run
+from tests.logkit import batch
+from tidelog.lab.broker import eventually
+from tidelog.net.calling import Connection
+from tidelog.replication.leader import UNKNOWN_OFFSET, RemoteReplica
+from tidelog.wire.messages.fetch import FetchRequest, FetchRequestReplicaState
+
+FOLLOWER, BROKER_EPOCH = 2, 50
+
+
+async def _led(kit: Kit, partitions: int = 2) -> bytes:
+    """A topic that the kit's broker leads, and broker 2 is to follow; a record in each partition."""
+    topic_id = await kit.create_topic(partitions=partitions)
+    for index in range(partitions):
+        await kit.produce(batch([b"0"]), index=index)
+        assert await kit.lead_and_isr(index=index, isr=[1, FOLLOWER]) == 0
+    return topic_id
+
+
+def _remote(kit: Kit, index: int) -> RemoteReplica:
+    leader = kit.partition(index=index).leader
+    assert leader is not None
+    return leader.remotes[FOLLOWER]
+
+
+def _fetch(
+    topic_id: bytes, offsets: dict[int, int], *, broker_epoch: int = BROKER_EPOCH, **options: int
+) -> FetchRequest:
+    wanted: dict[tuple[str | bytes, int], int] = {(topic_id, index): offset for index, offset in offsets.items()}
+    request = fetch_request(wanted, **options)
+    request.replica_state = FetchRequestReplicaState(replica_id=FOLLOWER, replica_epoch=broker_epoch)
+    return request
+
+
+def _make_cold(kit: Kit, delay_ms: float) -> None:
+    kit.host.disk.cold_chance = 1.0
+    kit.host.disk.work.delay_ms = (delay_ms, delay_ms)
+
+
+def _send(connection: Connection, request: FetchRequest) -> asyncio.Future[object]:
+    return connection.send(request, FETCH, timeout_ms=10_000)
+
+
+def test_edge_34_a_change_during_a_cold_read_of_another_partition_does_not_make_the_leader_deaf() -> None:
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit)
+        _make_cold(kit, 20.0)
+        connection = await kit.connect()
+        # Partition 1 is at its end and answered at once; then partition 0 is read from the device.
+        answer = _send(connection, _fetch(topic_id, {1: 1, 0: 0}, session_epoch=0, max_wait_ms=500))
+        await asyncio.sleep(0.01)
+        assert (await kit.produce(batch([b"1"]), index=1, acks=1)).error_code == 0
+        assert not answer.done()
+        await answer
+        assert (_remote(kit, 1).log_end_offset, _remote(kit, 0).log_end_offset) == (1, 0)
+        connection.close()
+
+    run(story)
+
+
+def test_edge_34_a_follower_is_heard_before_the_device_is() -> None:
+    """Of every partition, be it read at once or from the device: no acknowledgement waits for a slow read."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit)
+        _make_cold(kit, 2_000.0)
+        connection = await kit.connect()
+        answer = _send(connection, _fetch(topic_id, {0: 0, 1: 1}, session_epoch=0, max_wait_ms=500))
+        await eventually(lambda: (_remote(kit, 0).log_end_offset, _remote(kit, 1).log_end_offset) == (0, 1), 1.0)
+        assert not answer.done()
+        await answer
+        connection.close()
+
+    run(story)
+
+
+def test_edge_34_each_of_two_fetches_of_a_session_is_heard_for_itself() -> None:
+    """The second names partition 1 while the first reads partition 0 from the device."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit)
+        connection = await kit.connect()
+        first = await connection.call(_fetch(topic_id, {0: 0, 1: 0}, session_epoch=0), FETCH, timeout_ms=10_000)
+        _make_cold(kit, 20.0)
+        again = {"session_id": first.session_id, "session_epoch": 1, "max_wait_ms": 500}
+        answers = [_send(connection, _fetch(topic_id, {0: 0}, **again))]
+        await asyncio.sleep(0.01)
+        again["session_epoch"] = 2
+        answers.append(_send(connection, _fetch(topic_id, {1: 1}, **again)))
+        await asyncio.gather(*answers)
+        assert (_remote(kit, 0).log_end_offset, _remote(kit, 1).log_end_offset) == (0, 1)
+        connection.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_position_beyond_the_leaders_end_is_not_heard(is_cold: bool) -> None:
+    """It would count for ever: a leader does not let a follower go back within a life."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit)
+        if is_cold:
+            _make_cold(kit, 20.0)
+        connection = await kit.connect()
+        beyond = kit.partition(index=0).log.log_end_offset + 1
+        await connection.call(_fetch(topic_id, {0: beyond, 1: 0}), FETCH, timeout_ms=10_000)
+        assert (_remote(kit, 0).log_end_offset, _remote(kit, 1).log_end_offset) == (UNKNOWN_OFFSET, 0)
+        connection.close()
+
+    run(story)
+
+
+def test_an_answer_of_a_term_that_ended_while_it_was_read_is_not_given() -> None:
+    """Its bytes and its HW would be those of a follower's log (edge cases 5 and 29)."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit)
+        _make_cold(kit, 20.0)
+        connection = await kit.connect()
+        answer = _send(connection, _fetch(topic_id, {1: 1, 0: 0}, max_wait_ms=500))
+        await asyncio.sleep(0.01)
+        leaders = [kit.partition(index=index).leader for index in (0, 1)]
+        for index in (0, 1):
+            kit.partition(index=index).follow()
+        found = fetched(await answer)  # type: ignore[arg-type]
+        assert [found[topic_id, index].error_code for index in (0, 1)] == [6, 6]
+        known = [leader.remotes[FOLLOWER].log_end_offset for leader in leaders if leader is not None]
+        assert known == [0, 1], "what the follower said while the term lasted"
+        connection.close()
+
+    run(story)
+
+
+def test_edge_32_a_fetch_without_a_broker_epoch_counts_for_nothing() -> None:
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit, 1)
+        answer = await kit.call(_fetch(topic_id, {0: 1}, broker_epoch=-1), FETCH)
+        assert answer.responses[0].partitions[0].error_code == 0
+        assert _remote(kit, 0).log_end_offset == -1
+        assert FOLLOWER not in kit.broker.replicas.followers_seen
+        await kit.call(_fetch(topic_id, {0: 1}), FETCH)
+        await kit.call(_fetch(topic_id, {0: 0}, broker_epoch=-1), FETCH)
+        assert (_remote(kit, 0).log_end_offset, _remote(kit, 0).broker_epoch) == (1, BROKER_EPOCH)
+
+    run(story)

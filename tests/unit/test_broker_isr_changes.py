@@ -1,0 +1,196 @@
+"""How a leader asks the controller for another ISR, and whether it still leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.brokerkit import Kit, run
+from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.partition import Partition
+from tidelog.controller.asked_before import was_asked_before
+from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
+from tidelog.metrics import Metrics
+from tidelog.replication.leader import FollowerFetch
+from tidelog.wire.messages.controller import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+
+FOLLOWER = 2
+UNKNOWN = 9999
+Answer = Callable[[AlterPartitionRequest], AlterPartitionResponse]
+
+
+def _granted(isr: list[int], **facts: Any) -> Answer:
+    def answer(request: AlterPartitionRequest) -> AlterPartitionResponse:
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        known = {"leader_id": 1, "leader_epoch": asked.leader_epoch, "partition_epoch": asked.partition_epoch + 1}
+        data = AlterPartitionResponsePartitionData(partition_index=0, isr=isr, **{**known, **facts})
+        return AlterPartitionResponse(
+            topics=[AlterPartitionResponseTopicData(topic_id=topic.topic_id, partitions=[data])]
+        )
+
+    return answer
+
+
+class Controller:
+    """Answers in turn, the last for ever, and notes what came."""
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[AlterPartitionRequest, int]] = []
+
+    async def __call__(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
+        self.asked.append((request, version))
+        await asyncio.sleep(0.001)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(request)
+
+
+async def _led(kit: Kit, broker_epoch: int) -> Partition:
+    """Led by the kit's broker, which is the whole ISR; a follower has fetched all."""
+    await kit.create_topic()
+    assert await kit.lead_and_isr(isr=[1]) == 0
+    partition = kit.partition()
+    assert partition.leader is not None
+    partition.leader.follower_fetched(FollowerFetch(FOLLOWER, 0, 0, broker_epoch), 0)
+    return partition
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda request: AlterPartitionResponse(error_code=UNKNOWN),
+        lambda request: 1 // 0,
+        OSError("gone"),
+    ],
+    ids=["unknown code", "unexpected", "no connection"],
+)
+def test_what_goes_wrong_is_tried_again(first: Any) -> None:
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        controller = Controller(first, _granted([1, FOLLOWER]))
+        changes = IsrChanges(1, lambda: 5, controller, Metrics())
+        changes.propose(partition, (1, FOLLOWER))
+        await eventually(lambda: partition.isr == (1, FOLLOWER))
+        marks = [was_asked_before(request.topics[0].partitions[0]) for request, _ in controller.asked]
+        assert marks == [False, True], "the controller knows that the first may have been granted"
+        await changes.stop()
+
+    run(story)
+
+
+def test_a_refusal_with_an_unknown_code_leaves_the_isr_as_it_is_and_the_next_change_is_asked_for() -> None:
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        controller = Controller(_granted([], error_code=UNKNOWN), _granted([1, FOLLOWER]))
+        changes = IsrChanges(1, lambda: 5, controller, Metrics())
+        changes.propose(partition, (1, FOLLOWER))
+        leader = partition.leader
+        assert leader is not None
+        await eventually(lambda: leader.pending_isr is None)
+        assert partition.isr == (1,)
+        changes.propose(partition, (1, FOLLOWER))
+        await eventually(lambda: partition.isr == (1, FOLLOWER))
+        await changes.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION])
+def test_edge_07_a_change_that_may_have_been_granted_before_another_counts_until_the_leader_hears_of_it(
+    code: ErrorCode,
+) -> None:
+    """The answer that granted it was lost, and then the controller elected another leader."""
+
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        controller = Controller(OSError("the answer was lost"), _granted([], error_code=code))
+        changes = IsrChanges(1, lambda: 5, controller, Metrics())
+        changes.propose(partition, (1, FOLLOWER))
+        leader = partition.leader
+        assert leader is not None
+        await eventually(lambda: len(controller.asked) == 2)
+        await asyncio.sleep(1)
+        assert leader.maximal_isr == (1, FOLLOWER), "the follower is in the stored ISR, and may be elected"
+        assert len(controller.asked) == 2
+        await changes.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize(("broker_epoch", "version"), [(7, 3), (-1, 2)])
+def test_a_follower_that_cannot_tell_its_broker_epoch_is_asked_for_without_epochs(
+    broker_epoch: int, version: int
+) -> None:
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, broker_epoch)
+        controller = Controller(_granted([1, FOLLOWER]))
+        changes = IsrChanges(1, lambda: 5, controller, Metrics())
+        changes.propose(partition, (1, FOLLOWER))
+        await eventually(lambda: partition.isr == (1, FOLLOWER))
+        ((request, asked_version),) = controller.asked
+        (data,) = request.topics[0].partitions
+        named = data.new_isr or [member.broker_id for member in data.new_isr_with_epochs]
+        assert (asked_version, named) == (version, [1, FOLLOWER])
+        await changes.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_confirmed"),
+    [
+        (_granted([1], partition_epoch=1), True),
+        (_granted([1], leader_epoch=99), False),
+        (_granted([1], leader_id=FOLLOWER), False),
+        (_granted([], error_code=ErrorCode.FENCED_LEADER_EPOCH), False),
+        (_granted([], error_code=UNKNOWN), False),
+        (OSError("gone"), False),
+    ],
+)
+def test_edge_43_the_controller_is_asked_whether_this_broker_still_leads(
+    answer: Answer | Exception, is_confirmed: bool
+) -> None:
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        leader = partition.leader
+        assert leader is not None
+        changes = IsrChanges(1, lambda: 5, Controller(answer), Metrics())
+        assert await changes.confirm(partition, leader) is is_confirmed
+        assert (leader.isr, leader.pending_isr) == ((1,), None)
+
+    run(story)
+
+
+def test_edge_43_a_controller_that_does_not_answer_confirms_nothing() -> None:
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        assert partition.leader is not None
+
+        under_way = 0
+
+        async def silent(request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
+            nonlocal under_way
+            under_way += 1
+            try:
+                await asyncio.sleep(30)
+            finally:
+                under_way -= 1
+            raise OSError("gone")
+
+        changes = IsrChanges(1, lambda: 5, silent, Metrics())
+        assert await changes.confirm(partition, partition.leader) is False
+        assert under_way == 0, "clients come again, and what they asked before must not pile up"
+
+    run(story)
