@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import pytest
 
 from tests.clientkit import P0, simulate
-from tests.fake_broker import CLOSE, FakeCluster
+from tests.fake_broker import CLOSE, SILENCE, FakeCluster
 from tidelog.client.addresses import address_text, parse_bootstrap
 from tidelog.client.admin import Admin, Resource, ResourceType
 from tidelog.client.cluster import Cluster
@@ -16,7 +17,7 @@ from tidelog.client.errors import BrokerError, DeadlineError, UnknownTopicError,
 from tidelog.client.metadata import ClusterMetadata
 from tidelog.client.settings import ClientSettings
 from tidelog.errors import ErrorCode
-from tidelog.net.calling import CannotConnectError
+from tidelog.net.calling import CannotConnectError, RequestTimedOutError
 from tidelog.wire.messages.configs import DescribeConfigsResponse, DescribeConfigsResult
 from tidelog.wire.messages.metadata import (
     Coordinator,
@@ -174,3 +175,41 @@ def test_a_coordinator_that_loads_is_waited_for() -> None:
         assert await cluster.coordinator("g") == 1
 
     simulate(story)
+
+
+def test_a_broker_whose_metadata_did_not_help_is_not_asked_again_and_again() -> None:
+    """Seed 1542: the one open connection went to a broker that was cut off and told what had been true before."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        old = answer(2, 0, topic_id=fake.topic_id("orders"))
+        old.brokers = [
+            MetadataResponseBroker(node_id=broker.id, host=broker.host, port=broker.port)
+            for broker in fake.brokers.values()
+        ]
+        fake.brokers[1].script[METADATA] = [lambda request: old] * 1000
+        fake.leaders[P0], fake.leader_epochs[P0] = 3, 1
+
+        async def attempt() -> None:
+            if cluster.metadata.leader(P0) != 3:
+                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "orders-0")
+
+        await cluster.retrying(attempt, "orders-0", topics=["orders"], timeout_ms=2_000)
+        assert len(fake.brokers[1].script[METADATA]) > 990
+
+    simulate(story, brokers=3)
+
+
+def test_a_broker_that_says_nothing_is_asked_last() -> None:
+    """Seed 1623: a broker that waits for its controller keeps requests for metadata for ten seconds."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        await cluster.connection(2)
+        fake.brokers[1].script[METADATA] = [SILENCE] * 1000
+        before = len(fake.brokers[1].of_key(METADATA))
+        for _ in range(8):
+            with contextlib.suppress(RequestTimedOutError):
+                await cluster.refresh_once()
+            await cluster.connection(1)
+        assert len(fake.brokers[1].of_key(METADATA)) <= before + 1
+
+    simulate(story, brokers=2)

@@ -1,12 +1,14 @@
-"""Where to begin: bootstrap addresses as people write them."""
+"""Where to begin: bootstrap addresses as people write them; and whom to ask next."""
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 Address: TypeAlias = tuple[str, int]
 
 DEFAULT_PORT = 9092
+_FAILED_S = 30.0
 
 
 def parse_bootstrap(text: str) -> list[Address]:
@@ -33,3 +35,23 @@ def _parse(text: str) -> Address:
 def address_text(address: Address) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class LastAsked:
+    """When each address was asked something that any broker can answer: the one that was asked longest ago is next.
+
+    An address that failed counts as asked later than it was, so others come before it for a while.
+    """
+
+    def __init__(self) -> None:
+        self._asked_s: dict[Address, float] = {}
+
+    def asked(self, address: Address, now_s: float) -> None:
+        self._asked_s[address] = now_s
+
+    def failed(self, address: Address, now_s: float) -> None:
+        self._asked_s[address] = now_s + _FAILED_S
+
+    def __call__(self, address: Address) -> float:
+        """The key by which addresses are sorted. Those that were never asked are equal and come first."""
+        return self._asked_s.get(address, -math.inf)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidelog.client.addresses import Address
+from tidelog.client.addresses import Address, LastAsked
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, UnknownTopicError, check
 from tidelog.client.metadata import ClusterMetadata, TopicMetadata
 from tidelog.client.settings import DEFAULT_SETTINGS, ClientSettings
@@ -52,6 +52,7 @@ class Cluster:
         self._bootstrap = list(bootstrap)
         self._connections: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        self._last_asked = LastAsked()
         self._closed = False
 
     @classmethod
@@ -92,20 +93,24 @@ class Cluster:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}", "not among the live brokers")
         return await self._connection_to(node.address)
 
-    async def any_connection(self) -> Connection:
+    async def _any_connection(self, *, elsewhere: bool) -> tuple[Address, Connection]:
         """To some broker: an open one if there is one, else a known one, else a bootstrap address.
 
-        What does not answer is passed over; the last failure is raised if nothing does.
+        `elsewhere`: the one that was asked longest ago, open or not. What does not answer is passed over; the last
+        failure is raised if nothing does.
         """
         known = [node.address for node in self.metadata.brokers.values()]
         addresses = _shuffled(known, self.random) + _shuffled(self._bootstrap, self.random)
-        addresses.sort(key=lambda address: not self._is_open(address))
+        addresses.sort(key=self._last_asked)
+        if not elsewhere:
+            addresses.sort(key=lambda address: not self._is_open(address))
         failures: list[CannotConnectError | ConnectionClosedError] = []
         for address in dict.fromkeys(addresses):
             try:
-                return await self._connection_to(address)
+                return address, await self._connection_to(address)
             except ConnectionClosedError as failure:
                 failures.append(failure)
+                self._last_asked.failed(address, asyncio.get_running_loop().time())
         if len(failures) == 1:
             raise failures[0]
         raise CannotConnectError("no broker can be reached: " + "; ".join(str(failure) for failure in failures))
@@ -163,7 +168,30 @@ class Cluster:
         timeout_ms: float | None = None,
     ) -> Any:
         """Once, to that broker or to any; the response may hold errors."""
-        connection = await (self.any_connection() if to is None else self.connection(to))
+        if to is None:
+            return await self._call_any(request, versions=versions, timeout_ms=timeout_ms)
+        return await self._call_on(await self.connection(to), request, versions, timeout_ms)
+
+    async def _call_any(
+        self,
+        request: Message,
+        *,
+        versions: Versions | None = None,
+        timeout_ms: float | None = None,
+        elsewhere: bool = False,
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        address, connection = await self._any_connection(elsewhere=elsewhere)
+        self._last_asked.asked(address, loop.time())
+        try:
+            return await self._call_on(connection, request, versions, timeout_ms)
+        except ConnectionClosedError:
+            self._last_asked.failed(address, loop.time())
+            raise
+
+    async def _call_on(
+        self, connection: Connection, request: Message, versions: Versions | None, timeout_ms: float | None
+    ) -> Any:
         version = connection.pick(request.__schema__.api_key, versions)
         patience_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
         return await connection.call(request, version, timeout_ms=patience_ms)
@@ -195,7 +223,7 @@ class Cluster:
         while True:
             try:
                 if stale and topics is not None:
-                    await self.refresh_once(topics)
+                    await self.refresh_once(topics, elsewhere=failures > 1)
                 stale = False
                 return await attempt()
             except TidelogError as failure:
@@ -211,9 +239,13 @@ class Cluster:
 
     # Metadata
 
-    async def refresh_once(self, topics: Iterable[str] = ()) -> None:
-        """Learn the brokers and these topics; what is wrong with a topic stands in `metadata.errors`."""
-        await self._learn(list(topics))
+    async def refresh_once(self, topics: Iterable[str] = (), *, elsewhere: bool = False) -> None:
+        """Learn the brokers and these topics; what is wrong with a topic stands in `metadata.errors`.
+
+        `elsewhere`: what was learnt last did not help. A broker that is cut off from the others tells clients what was
+        true before, so another one is asked.
+        """
+        await self._learn(list(topics), elsewhere=elsewhere)
 
     async def topic(
         self, name: str, *, led: bool = True, fresh: bool = False, timeout_ms: float | None = None
@@ -225,11 +257,12 @@ class Cluster:
         known = self.metadata.topics.get(name)
         if known is not None and not fresh and not (led and self._leaderless(known)):
             return known
-        unknown = 0
+        attempts = unknown = 0
 
         async def attempt() -> TopicMetadata | None:
-            nonlocal unknown
-            await self.refresh_once([name])
+            nonlocal attempts, unknown
+            attempts += 1
+            await self.refresh_once([name], elsewhere=attempts > 1)
             code = self.metadata.errors.get(name, ErrorCode.NONE)
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 unknown += 1
@@ -270,13 +303,13 @@ class Cluster:
 
         return await self.retrying(attempt, f"coordinator of {key}")
 
-    async def _learn(self, topics: list[str] | None) -> None:
+    async def _learn(self, topics: list[str] | None, *, elsewhere: bool = False) -> None:
         """None is all topics. Nothing is created by asking."""
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
         )
-        response: MetadataResponse = await self.call(request, versions=Versions(4, 13))
+        response: MetadataResponse = await self._call_any(request, versions=Versions(4, 13), elsewhere=elsewhere)
         check(response.error_code, "metadata")
         self.metadata.apply(response, of_all_topics=topics is None)
 

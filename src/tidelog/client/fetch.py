@@ -159,7 +159,7 @@ class Fetcher:
         await asyncio.sleep(settings.backoff_s(self._failures, self._cluster.random))
         topics = dict.fromkeys(partition.topic for partition in self._positions)
         try:
-            await self._cluster.refresh_once(topics)
+            await self._cluster.refresh_once(topics, elsewhere=self._failures > 1)
         except TidelogError:
             return
         errors = self._cluster.metadata.errors

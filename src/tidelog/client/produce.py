@@ -347,12 +347,12 @@ class Producer:
         while self._resting:
             rounds += 1
             attempts = [queue.waiting[0].attempts for queue in self._resting.values() if queue.waiting]
-            settings = self._cluster.settings
-            await asyncio.sleep(settings.backoff_s(max([rounds, *attempts]), self._cluster.random))
+            settings, failures = self._cluster.settings, max([rounds, *attempts])
+            await asyncio.sleep(settings.backoff_s(failures, self._cluster.random))
             topics, self._stale_topics = list(self._stale_topics), {}
             try:
                 if topics:
-                    await self._cluster.refresh_once(topics)
+                    await self._cluster.refresh_once(topics, elsewhere=failures > 1)
             except TidelogError:
                 self._stale_topics.update(dict.fromkeys(topics))
                 continue

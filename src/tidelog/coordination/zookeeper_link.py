@@ -48,10 +48,10 @@ _LONGEST_RECONNECT_DELAY_S = 0.25
 """A broker is back within a second of ZooKeeper's return, so it may not sleep for long between two attempts."""
 _LONGEST_CONNECT_S = 1.0
 """To take a connection costs a server nothing; if it does not, the network drops what is sent to it."""
-_FIRST_HANDSHAKE_S = 0.5
+_FIRST_HANDSHAKE_S = 0.25
 _HANDSHAKES_PER_TIMEOUT = 3
 """A server that just starts may take a connection and never answer on it. So the first handshake may take
-_FIRST_HANDSHAKE_S; each further one may take twice as long, up to this part of the timeout."""
+_FIRST_HANDSHAKE_S; each one after a silent server may take twice as long, up to this part of the timeout."""
 _ANSWERED_WITH = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoChildrenForEphemeralsError)
 """Errors that only a server can have found."""
 _CUT_OFF = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, AuthFailedError)
@@ -98,7 +98,6 @@ class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         self.clock = clock
         self.renew = renew
-        self.handshake_s = _FIRST_HANDSHAKE_S
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
 
@@ -149,6 +148,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         self._on_granted = on_granted
         self._pings: deque[int] = deque()
         """When the unanswered pings were sent."""
+        self._handshake_s = _FIRST_HANDSHAKE_S
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         """kazoo alone goes on for ever if it is stopped while no host name can be resolved."""
@@ -158,25 +158,26 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     def _connect_attempt(self, *arguments: Any) -> Any:
         return STOP_CONNECTING if self.is_over else super()._connect_attempt(*arguments)
 
-    def _connect(self, *arguments: Any) -> Any:
-        longest_s = self.client._session_timeout / 1e3 / _HANDSHAKES_PER_TIMEOUT
-        self.handler.handshake_s = min(self.handler.handshake_s, longest_s)
-        try:
-            found = super()._connect(*arguments)
-        except BaseException:
-            self.handler.handshake_s *= 2
-            raise
-        self.handler.handshake_s = _FIRST_HANDSHAKE_S
-        return found
-
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return super()._invoke(timeout, request, xid)
         self._pings.clear()
         sent_ns = self.handler.clock.monotonic_ns()
-        found = super()._invoke(min(timeout, self.handler.handshake_s), request, xid)
+        found = self._shake_hands(timeout, request)
         if found[0].time_out > 0:
             self._on_granted(sent_ns, found[0].time_out)
+        return found
+
+    def _shake_hands(self, timeout: float, request: Connect) -> Any:
+        """Only a server that took the connection and said nothing gets more time at the next attempt. A connection that
+        was refused says that the server is away, and it may leave the first handshake after its start unanswered."""
+        longest_s = min(timeout, self.client._session_timeout / 1e3 / _HANDSHAKES_PER_TIMEOUT)
+        try:
+            found = super()._invoke(min(self._handshake_s, longest_s), request)
+        except self.handler.timeout_exception:
+            self._handshake_s = min(2 * self._handshake_s, longest_s)
+            raise
+        self._handshake_s = _FIRST_HANDSHAKE_S
         return found
 
     def _send_ping(self, connect_timeout: float) -> None:

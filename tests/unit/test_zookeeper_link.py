@@ -1,0 +1,72 @@
+"""The line to ZooKeeper, against servers that refuse connections, take them and say nothing, or answer."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+from tests.processkit import free_port
+from tidelog.coordination.zookeeper_link import Link
+from tidelog.host.clock import SystemClock
+
+SESSION_MS = 60_000
+"""A third of it is the longest that a handshake may take."""
+_LENGTH = struct.Struct(">i")
+_ANSWER = struct.Struct(">iiqi16s?")
+_PATIENCE_S = 15.0
+
+
+class StartingServer:
+    """Says nothing on the first `silent` connections, as a server may that just starts. Then it opens sessions."""
+
+    def __init__(self, silent: int) -> None:
+        self.taken = 0
+        self._silent = silent
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.taken += 1
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        await reader.readexactly(length)
+        if self.taken > self._silent:
+            answer = _ANSWER.pack(0, SESSION_MS, 7, 16, b"p" * 16, False)
+            writer.write(_LENGTH.pack(len(answer)) + answer)
+        await reader.read()
+        writer.close()
+
+
+def seconds_until_connected(away_s: float, silent: int) -> float:
+    """From when the server takes connections."""
+
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        connected: asyncio.Future[str] = loop.create_future()
+
+        def on_state(state: str, seen_id: int) -> None:
+            if not connected.done():
+                connected.set_result(state)
+
+        port = free_port()
+        link = Link(f"127.0.0.1:{port}", SESSION_MS, 10, SystemClock(), on_state)
+        link.start()
+        await asyncio.sleep(away_s)  # the link is refused again and again; this is the time that is under test
+        server = StartingServer(silent)
+        async with await asyncio.start_server(server.serve, "127.0.0.1", port):
+            began_s = loop.time()
+            state = await asyncio.wait_for(connected, _PATIENCE_S)
+            took_s = loop.time() - began_s
+            assert state == "CONNECTED"
+            assert server.taken == silent + 1
+            link.drop()
+            await link.stop()
+        return took_s
+
+    return asyncio.run(story())
+
+
+def test_refused_connections_do_not_make_the_next_handshake_more_patient() -> None:
+    """Each refusal once doubled the time that a handshake may take, so a silent first one cost a third of a session."""
+    assert seconds_until_connected(away_s=2.0, silent=1) < 1.0
+
+
+def test_a_silent_server_gets_more_time_with_each_handshake() -> None:
+    assert 0.25 + 0.5 + 1.0 < seconds_until_connected(away_s=0.0, silent=3) < 4.0
