@@ -6,8 +6,11 @@ import pytest
 
 from logkit import FixedClock, batch, open_log, values, with_config
 from tidelog.errors import StorageError
+from tidelog.lab.disk import SimDisk
+from tidelog.lab.inode import Inode
 from tidelog.lab.world import SimHost, World
 from tidelog.log.log import Log
+from tidelog.log.trimming import truncate_to
 
 STEP_S = 0.001
 """Of virtual time, so that the disk's work gets its turn."""
@@ -81,3 +84,49 @@ def test_flush_messages_is_kept_before_the_acknowledgement(messages: int, synced
         with World(seed) as world:
             host = world.host("b1")
             world.run(story())
+
+
+def test_a_flush_syncs_the_records_alone_where_nothing_else_is_new(monkeypatch: pytest.MonkeyPatch):
+    """Indexes and names are synced with the first flush of a segment, and when they have changed since."""
+
+    async def scenario(host: SimHost) -> None:
+        log = await open_log(host.disk, "data", with_config(segment_bytes=10**6, index_interval_bytes=1000))
+        log.append_as_leader(batch([b"x"]), 0)
+        await log.work.run(lambda: None)  # the leader epoch is written down
+        synced: list[str] = []
+        sync, sync_directory = SimDisk.sync, SimDisk.sync_directory
+
+        def noted_sync(disk: SimDisk, inode: Inode, path: str) -> None:
+            synced.append(path.rpartition(".")[2])
+            sync(disk, inode, path)
+
+        def noted_sync_directory(disk: SimDisk, path: str) -> None:
+            synced.append("names")
+            sync_directory(disk, path)
+
+        monkeypatch.setattr(SimDisk, "sync", noted_sync)
+        monkeypatch.setattr(SimDisk, "sync_directory", noted_sync_directory)
+
+        async def flushed(*sizes: int) -> list[str]:
+            synced.clear()
+            for size in sizes:
+                log.append_as_leader(batch([b"x" * size]), 0)
+            await log.flush()
+            return list(synced)
+
+        assert await flushed(1) == ["log", "index", "timeindex", "names"]
+        assert await flushed(1) == ["log"]
+        assert await flushed(1, 1) == ["log"]
+        assert "index" in await flushed(2000, 1), "an entry was added"
+        assert await flushed(1) == ["log"]
+        old = log.segments.active
+        log.roll()
+        while not old.sealed:
+            await asyncio.sleep(STEP_S)
+        assert await flushed(1) == ["log", "index", "timeindex", "names"]
+        await truncate_to(log, log.log_end_offset - 1)  # the segment is made anew, under the same name
+        assert "names" in await flushed(1)
+
+    with World(1) as world:
+        host = world.host("b1")
+        world.run(scenario(host))

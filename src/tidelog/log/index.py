@@ -15,13 +15,14 @@ from typing import Self
 from tidelog.ports import Disk
 from tidelog.types import Buffer, Offset
 
+_UNKNOWN = -1
 _OFFSET_ENTRY = struct.Struct(">ii")
 
 
 class Index:
     """Entries of one fixed size, appended in order; `written` of their bytes are already in the file."""
 
-    __slots__ = ("_data", "_full_above_bytes", "_written", "path")
+    __slots__ = ("_data", "_full_above_bytes", "_synced", "_written", "path")
 
     entry = struct.Struct("")
 
@@ -30,6 +31,8 @@ class Index:
         self._full_above_bytes = limit_bytes - 2 * self.entry.size
         self._data = bytearray(data)
         self._written = len(data)
+        self._synced = _UNKNOWN
+        """How many bytes the last synced write left in the file."""
 
     def __len__(self) -> int:
         return len(self._data) // self.entry.size
@@ -60,12 +63,19 @@ class Index:
         shorter = copy(self)
         shorter._data = self._data[: count * self.entry.size]
         shorter._written = min(self._written, len(shorter._data))
+        shorter._synced = _UNKNOWN
         return shorter
 
-    def changes(self) -> tuple[int, bytes]:
+    @property
+    def is_synced(self) -> bool:
+        """The device has all of it, or will have when the disk thread has done what it was given."""
+        return self._synced == len(self._data)
+
+    def changes(self, *, sync: bool = False) -> tuple[int, bytes]:
         """Where in the file to write what the file does not have yet; taken on the loop, written by a disk thread."""
         position = self._written
         self._written = len(self._data)
+        self._synced = self._written if sync else _UNKNOWN
         return position, bytes(memoryview(self._data)[position:])
 
 

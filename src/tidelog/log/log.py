@@ -100,6 +100,8 @@ class Log:
         self.log_end_offset: Offset = loaded.log_end_offset
         self.recovery_point: Offset = loaded.recovery_point
         self.last_flush_ms = clock.wall_ms()
+        self._synced_names: set[tuple[Segment, bool]] = set()
+        """Segments whose names are on the device, each with whether its transaction index had a file then."""
         self.persist_checkpoints: Callable[[], Awaitable[None]] = _nothing_to_persist
         """Set by the log directory: writes recovery point and log start down where a restart looks for them."""
         self.reshaping = asyncio.Lock()
@@ -339,21 +341,29 @@ class Log:
         return unflushed > 0 and self.clock.wall_ms() - self.last_flush_ms >= self.config.flush_ms
 
     async def flush(self) -> None:
-        """Sync all that was appended until now."""
+        """Sync all that was appended until now. Most times that is one file: the active segment's records."""
         end, saves = self.log_end_offset, self._saves()
+        names = {(segment, segment.transactions.has_file) for segment in self._unflushed()}
+        has_new_names = not names <= self._synced_names
 
         def sync() -> None:
             for save in saves:
                 save()
-            self.disk.sync_directory(self.directory)
+            if has_new_names:
+                self.disk.sync_directory(self.directory)
+            elif not self.disk.exists(self.directory):
+                raise FileNotFoundError(f"{self.directory} was removed")
 
         await self.work.run(sync)
+        self._synced_names = names
         self._flushed(end)
 
-    def _saves(self) -> list[Callable[[], None]]:
+    def _unflushed(self) -> list[Segment]:
         """All from the recovery point on: a killed predecessor may have left several segments unsynced."""
-        first = self.segments.place_of(self.recovery_point)
-        return [segment.save(sync=True) for segment in list(self.segments)[first:]]
+        return list(self.segments)[self.segments.place_of(self.recovery_point) :]
+
+    def _saves(self) -> list[Callable[[], None]]:
+        return [segment.save(sync=True) for segment in self._unflushed()]
 
     def _flushed(self, offset: Offset) -> None:
         if not self.being_cut:  # else `offset` may be part of what goes

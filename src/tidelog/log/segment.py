@@ -239,7 +239,11 @@ class Segment:
 
     def save(self, *, sync: bool) -> Callable[[], None]:
         """What a disk thread has to do so that the files hold all that was appended until now."""
-        writes = [(index.path, *index.changes()) for index in (self._offsets, self._times) if index is not None]
+        writes = [
+            (index.path, *index.changes(sync=sync))
+            for index in (self._offsets, self._times)
+            if index is not None and not (sync and index.is_synced)
+        ]
         file, disk = self.file, self._disk
 
         def work() -> None:

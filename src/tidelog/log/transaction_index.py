@@ -72,6 +72,11 @@ class TransactionIndex:
         """True if it is known to hold nothing. Never touches the disk: one that was not read yet may hold something."""
         return bool(self._readings) and not self._readings[0]
 
+    @property
+    def has_file(self) -> bool:
+        """It was written to since it was opened."""
+        return self._file is not None
+
     def entries(self) -> Sequence[AbortedTxn]:
         """All of them, in the order of their markers."""
         return self._loaded()

@@ -222,9 +222,8 @@ async def _finish_flushed(
     broker: Broker, response: ProduceResponse, written: list[_Written], promise: _Promise, call: Call
 ) -> ProduceResponse | None:
     """flush.messages or flush.ms: what is acknowledged, or seen by anybody, is on the device (S3.3)."""
+    await asyncio.gather(*(_flush(one) for one in written if one.needs_flush))
     for one in written:
-        if one.needs_flush:
-            await _flush(one)
         if not one.response.error_code:
             one.response.error_code = one.partition.written_result(one.leader)
     if promise.acks == 0:
