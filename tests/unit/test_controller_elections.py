@@ -86,6 +86,28 @@ def test_edge_31_the_fullest_does_not_lead_while_a_member_is_away_or_has_not_tol
     assert elect(_state(-1, REPLICAS), silent, unclean=False) == Election(-1, REPLICAS, unheard=(3,))
 
 
+@pytest.mark.parametrize(
+    ("online", "ends", "elected"),
+    [
+        # the only member has no record: the others are asked
+        ({1, 2, 3}, {3: LogEnd(-1, 0)}, Election(-1, (3,), unheard=(1, 2))),
+        ({1, 2, 3}, {3: LogEnd(-1, 0), 2: LogEnd(3, 5)}, Election(-1, (3,), unheard=(1,))),
+        ({1, 2, 3}, {1: LogEnd(3, 6), 2: LogEnd(3, 5), 3: LogEnd(-1, 0)}, Election(1, (1,), is_unclean=True)),
+        # and waited for
+        ({2, 3}, {3: LogEnd(-1, 0), 2: LogEnd(3, 5)}, Election(-1, (3,))),
+        # nobody has anything: a member leads
+        ({1, 2, 3}, dict.fromkeys(REPLICAS, LogEnd(-1, 0)), Election(3, (3,), is_unclean=True)),
+        # it has something
+        ({2, 3}, {3: LogEnd(2, 1)}, Election(3, (3,), is_unclean=True)),
+    ],
+)
+def test_edge_31_an_empty_log_does_not_lead_before_the_other_replicas_have_told(
+    online: set[int], ends: dict[int, LogEnd], elected: Election
+) -> None:
+    candidates = Candidates(REPLICAS, online.__contains__, lambda broker: True, ends)
+    assert elect(_state(-1, (3,)), candidates, unclean=False) == elected
+
+
 def test_an_unclean_election_takes_the_fullest_of_those_that_have_told() -> None:
     candidates = Candidates(REPLICAS, {1, 2}.__contains__, lambda broker: True, {1: LogEnd(3, 1), 2: LogEnd(3, 2)})
     assert elect(_state(-1, REPLICAS), candidates, unclean=True) == Election(2, (2,), is_unclean=True)

@@ -22,7 +22,7 @@ from tidelog.errors import ErrorCode, StorageError, TidelogError
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
-from tidelog.log.meta import read_topic_id
+from tidelog.log.meta import read_topic_id, write_topic_id
 from tidelog.log.strays import Stray
 from tidelog.ports import Clock
 from tidelog.replication.leader import Leader
@@ -264,6 +264,8 @@ class Replicas:
         if not online or (not holding and not is_new and self._storage.is_partly_offline):
             raise StorageError(f"the log of {name} may be in a log directory that is offline")
         strays = {directory: stray for directory in online if (stray := directory.stray_of(name, topic_id)) is not None}
+        if not holding and not strays and not is_new:
+            self._check_nameless_strays(name)
         if holding:
             directory = holding[0]  # the start has left no other one (Storage.open)
         elif strays:
@@ -289,9 +291,20 @@ class Replicas:
         self.partitions[name] = partition
         return partition
 
+    def _check_nameless_strays(self, name: TopicPartition) -> None:
+        """An empty log must not take the place of a stray that may be this very partition."""
+        for stray in self._storage.strays:
+            if stray.partition == name and stray.is_nameless:
+                where = f"the stray {stray.path}, whose topic id is not known"
+                raise StorageError(f"the log of {name} may be {where}; see `tidelog log strays`")
+
     async def _topic_id_of(self, log: Log, told: bytes) -> bytes:
+        """The id of the log's topic. It is written before the log is served: a process that died while it made the log
+        has left it without one, and then nothing would tell it from the log of another topic of that name."""
         disk, directory = self._storage.disk, log.directory
         written = await log.work.beside(lambda: read_topic_id(disk, directory))
+        if written is None and told != ZERO_UUID:
+            await log.work.run(lambda: write_topic_id(disk, directory, told))
         return told if written is None else written
 
     async def stop(self, unwanted: Sequence[Unwanted]) -> list[ErrorCode]:

@@ -14,6 +14,7 @@ from tidelog.controller.image import NO_LEADER, LogEnd, PartitionState
 from tidelog.types import BrokerId
 
 _UNKNOWN_END = LogEnd(-1, -1)
+_SOMETHING = LogEnd(0, 1)
 
 
 class Election(NamedTuple):
@@ -44,6 +45,10 @@ class Candidates(NamedTuple):
         """In the order of the replicas (S6.1). An ISR member that is not a replica should not be; it comes last."""
         return next((replica for replica in self.replicas if replica in among), among[0])
 
+    def are_empty(self, members: Sequence[BrokerId]) -> bool:
+        """All of them have told that they have no record at all, as after the loss of their log directories."""
+        return all(self.log_ends.get(member, _SOMETHING).offset <= 0 for member in members)
+
     def fullest(self, among: Sequence[BrokerId]) -> BrokerId:
         """The one with the greatest (last epoch, log end); of equals, or if they have not told, the first."""
         most = max(self.log_ends.get(broker, _UNKNOWN_END) for broker in among)
@@ -62,7 +67,8 @@ def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Elect
     A member that may have lost records leaves an ISR that has an intact member, and comes back by fetching. If there is
     none, one of the ELR leads. While no intact member of either can be reached both stay as they were recorded: each of
     them may be the one that has every committed record. If all came back and none is intact, the one that kept most
-    leads.
+    leads. If even that one has an empty log, the other replicas may hold what all members have lost: then these are
+    waited for too, and the one of all replicas that has most leads.
 
     An intact member on a broker with a failed log directory counts when it has said that its log is there: an ISR that
     shrinks to members without a log has no one left that can lead, while one that has every record is out of it.
@@ -76,11 +82,15 @@ def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Elect
         if able or (leader in intact and intact == state.isr):
             return Election(leader if leader in intact else candidates.first(able), intact)
         return Election(NO_LEADER, state.isr)
-    online = [member for member in state.eligible if candidates.is_online(member)]
+    awaited = list(state.eligible)
+    if candidates.are_empty(awaited):
+        awaited += [replica for replica in candidates.replicas if replica not in awaited]
+    online = [member for member in awaited if candidates.is_online(member)]
     unheard = tuple(member for member in online if member not in candidates.log_ends)
-    if online and len(online) == len(state.eligible) and not unheard:
-        fullest = candidates.fullest(online)
-        return Election(fullest, (fullest,), is_unclean=True)
+    if online and len(online) == len(awaited) and not unheard:
+        member, fullest = candidates.fullest(state.eligible), candidates.fullest(awaited)
+        chosen = fullest if candidates.log_ends[fullest] > candidates.log_ends[member] else member
+        return Election(chosen, (chosen,), is_unclean=True)
     living = [replica for replica in candidates.replicas if candidates.is_online(replica)]
     if unclean and living:
         chosen = candidates.fullest(online or living)

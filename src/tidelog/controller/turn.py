@@ -144,10 +144,11 @@ class Turn:
     def _elr(self, topic: Topic, partition: TopicPartition, changed: PartitionState) -> tuple[BrokerId, ...]:
         """Those that leave an ISR that is too small to commit anything stay eligible until it is large enough again.
 
-        While there is a leader, those that may have lost records do not: it has all of them.
+        While there is a leader, those that may have lost records do not: it has all of them. Without a leader all stay,
+        also if min.insync.replicas is lowered: one of them may be the only one that has every committed record.
         """
         replicas = topic.assignments[partition.partition].replicas
-        if len(changed.isr) >= self.needed_replicas(topic, len(replicas)):
+        if changed.leader != NO_LEADER and len(changed.isr) >= self.needed_replicas(topic, len(replicas)):
             return ()
         before = topic.states[partition.partition]
         return tuple(

@@ -74,6 +74,7 @@ class LogDirectory:
         self._on_offline = on_offline
         self._others = others
         self._boot_id = boot_id
+        self._is_loaded = False
         self._marking: asyncio.Future[None] | None = None
         self._index_memory = IndexMemory()
         self._work = FileWork(disk, path, self._failed)
@@ -148,6 +149,7 @@ class LogDirectory:
             if name.endswith(names.DELETE_DIRECTORY):  # now that no checkpoint names it
                 self._remove_soon(os.path.join(path, name))
         await self._load_strays([log for log, note in loaded if note is not None])
+        self._is_loaded = True
 
     async def _miss(self, partitions: list[TopicPartition]) -> None:
         """These logs were here, and this broker has neither deleted them nor set them aside. Unless the operator moved
@@ -213,10 +215,19 @@ class LogDirectory:
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             on_failure=self._failed,
+            on_loss=partial(self._lost_records_of, partition),
             index_memory=self._index_memory,
         )
         log.persist_checkpoints = self.checkpoint
         return log
+
+    def _lost_records_of(self, partition: TopicPartition) -> None:
+        """On a disk thread. At the start the broker then tells that it is not intact. Once it is registered as intact
+        it cannot take that back: a stray that lost records is not cut and served, but takes the directory offline.
+        """
+        remove_boot_note(self._disk, self.path)
+        if self._is_loaded:
+            raise StorageError(f"the log of {partition} was damaged while it was a stray in {self.path}")
 
     def path_of(self, partition: TopicPartition) -> str:
         return os.path.join(self.path, str(partition))

@@ -6,13 +6,13 @@ All of it runs on a disk thread, before anybody else sees the log.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from tidelog.log import names
 from tidelog.log.checkpoints import read_epoch_checkpoint, write_epoch_checkpoint
 from tidelog.log.config import LogConfig
-from tidelog.log.continuity import remove_boot_note
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.leftovers import remove_orphans, tidy
 from tidelog.log.producer_snapshot import ProducerSnapshots
@@ -35,6 +35,9 @@ class Opening(NamedTuple):
     recovery_point: Offset
     log_start_offset: Offset
     high_watermark: Offset
+    on_loss: Callable[[], None]
+    """Called on the disk thread before anything is cut that a killed process does not leave, or when records are
+    missing that were on the device."""
 
 
 class LoadedLog(NamedTuple):
@@ -52,7 +55,7 @@ class LoadedLog(NamedTuple):
 
 def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Opening) -> LoadedLog:
     """The log as it stands in its directory; a new one if there is none."""
-    clean, recovery_point, log_start_offset, high_watermark = state
+    clean, recovery_point, log_start_offset, high_watermark, on_loss = state
     now_ms = clock.wall_ms()
     segments = _find_segments(disk, directory, config, now_ms)
     if segments:
@@ -65,7 +68,6 @@ def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Ope
     )
     producers: Producers | None = None
 
-    on_loss = partial(remove_boot_note, disk, os.path.dirname(directory))
     if clean and not _is_whole(segments, recovery_point):
         on_loss()
         clean = False
@@ -85,6 +87,8 @@ def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Ope
         segments[-1].resume()
 
     log_end_offset = segments[-1].find_end() if segments else -1
+    if max(log_end_offset, log_start_offset) < recovery_point:
+        on_loss()  # whoever cuts a log writes its recovery point down first
     if log_end_offset < log_start_offset:
         # The log start is a fact about what was deleted: records below it must not come back.
         segments, producers = _start_anew(disk, directory, config, segments, log_start_offset, now_ms), None

@@ -133,10 +133,11 @@ class Log:
         log_start_offset: Offset = 0,
         high_watermark: Offset = 0,
         on_failure: OnFailure = lambda failure: None,
+        on_loss: Callable[[], None] = lambda: None,
         index_memory: IndexMemory | None = None,
     ) -> Log:
         """Open what is there, or an empty log. `clean`: the last owner closed it, so nothing needs checking."""
-        state = Opening(clean, recovery_point, log_start_offset, high_watermark)
+        state = Opening(clean, recovery_point, log_start_offset, high_watermark, on_loss)
         loaded = await disk.submit(directory, lambda: load(disk, clock, directory, config, state))
         log = cls(disk, clock, directory, partition, config, loaded, on_failure, index_memory or IndexMemory())
         log.high_watermark = high_watermark

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidelog.errors import StorageError
 from tidelog.log import names
 from tidelog.log.checkpoints import read_epoch_checkpoint
-from tidelog.log.meta import read_topic_id
+from tidelog.log.meta import parse_topic_id
 from tidelog.ports import Disk
 from tidelog.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from tidelog.wire.uuids import ZERO_UUID
@@ -57,6 +57,11 @@ class Stray(NamedTuple):
     def name(self) -> str:
         return os.path.basename(self.path)
 
+    @property
+    def is_nameless(self) -> bool:
+        """It may be of any topic of its name, the present one among them."""
+        return self.topic_id in (ZERO_UUID, UNREADABLE_ID)
+
 
 def find_strays(disk: Disk, log_directory: str) -> dict[str, Stray]:
     """By path. For a disk thread."""
@@ -86,8 +91,13 @@ def read_stray(disk: Disk, path: str) -> Stray | None:
 
 
 def _topic_id(disk: Disk, path: str) -> bytes:
+    """A failed read is not caught here: it says nothing of the stray, but that the disk fails."""
+    path = os.path.join(path, names.PARTITION_METADATA)
+    if not disk.exists(path):
+        return ZERO_UUID
+    data = disk.read_file(path)
     try:
-        return read_topic_id(disk, path) or ZERO_UUID
+        return parse_topic_id(data, path)
     except StorageError as failure:
         _log.error("the stray %s has no readable topic id and cannot come back by itself: %s", path, failure)
         return UNREADABLE_ID

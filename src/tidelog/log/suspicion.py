@@ -48,15 +48,23 @@ def mark_suspect(disk: Disk, directory: str, others: Sequence[str]) -> bool:
 
 def is_suspect(disk: Disk, directory: str, others: Sequence[str]) -> bool:
     """That a mark is there is what counts, whatever it says."""
-    return any(disk.exists(path) for path in _places(directory, others))
+    return any(map(disk.exists, _places(directory, others))) or bool(_marks_of_unknown(disk, directory, others))
 
 
 def clear_suspect(disk: Disk, directory: str, others: Sequence[str]) -> None:
     """The directory's logs have been written anew, and the cluster knows that they may have lost something."""
-    for path in _places(directory, others):
+    for path in [*_places(directory, others), *_marks_of_unknown(disk, directory, others)]:
         if disk.exists(path):
             disk.remove(path)
             disk.sync_directory(os.path.dirname(path))
+
+
+def _marks_of_unknown(disk: Disk, directory: str, others: Sequence[str]) -> list[str]:
+    """Marks in this directory that mean one which log.dirs does not name. It may be among them under another path, so
+    its mark counts against the directory that holds it."""
+    known = {_MARK, *(os.path.basename(_elsewhere(directory, other)) for other in others)}
+    marks = [name for name in disk.list(directory) if name.startswith(_MARK)]
+    return [os.path.join(directory, name) for name in marks if name not in known]
 
 
 def _places(directory: str, others: Sequence[str]) -> list[str]:
