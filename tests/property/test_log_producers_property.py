@@ -221,7 +221,7 @@ def test_cut_and_replayed_from_a_snapshot_it_is_as_if_the_rest_had_never_been(
     producers.on_high_watermark(high_watermark)
 
     producers.truncate(end_of(log[:cut]))
-    producers.load(snapshot, now_ms=1000)
+    producers.load(snapshot)
     feed(producers, log[taken:cut])
 
     fresh = Producers()

@@ -41,6 +41,7 @@ from tidelog.lab.checkers import (
     ReplicasAgree,
 )
 from tidelog.lab.healing_rules import (
+    AllInSyncInTime,
     GroupGoesOn,
     InSyncInTime,
     IsolatedControllerYields,
@@ -273,6 +274,24 @@ def late_fetches_take_followers_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "follower_fetched", believe)
 
 
+def topics_of_one_name_are_one(patch: pytest.MonkeyPatch) -> None:
+    """A follower takes what is said of a deleted topic for news of the one that has its name now, and does not tell the
+    leader to forget the deleted one."""
+
+    def add(self: Fetcher, partition: Partition, epoch: int) -> None:
+        self._forgotten = {item: None for item in self._forgotten if item[0] != partition.name}
+        as_ever(self, partition, epoch)
+
+    as_ever = Fetcher.add
+    patch.setattr(Fetcher, "add", add)
+    patch.setattr("tidelog.broker.fetcher._is_about", lambda one, topic: True)
+
+
+def logs_begin_at_batches(patch: pytest.MonkeyPatch) -> None:
+    """A follower that has to begin within a batch of its leader refuses it."""
+    patch.setattr("tidelog.broker.fetcher.begins_within", lambda log, records: None)
+
+
 def fewer_directories_are_as_good(patch: pytest.MonkeyPatch) -> None:
     """A broker that is started with fewer log directories than it had passes for intact."""
     patch.setattr(BootNote, "directories", 0)
@@ -315,5 +334,7 @@ SEEN_IN_SEARCH: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule]
     bad_nodes_stop_the_controller: (152, ServedInTime),
     fewer_directories_are_as_good: (67, ConsumedNeverDisappears),
     copies_are_as_good: (104, ConsumedNeverDisappears),
+    topics_of_one_name_are_one: (0, AllInSyncInTime),
+    logs_begin_at_batches: (0, AllInSyncInTime),
 }
 """A seed that shows it, and the rule that it breaks; None if the cluster does not come to rest."""

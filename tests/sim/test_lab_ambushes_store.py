@@ -17,6 +17,7 @@ EFFECTS = {
     "restless store": ("without session",),
     "lost directory": ("lost directory", "led by another"),
     "stale directory": ("alone", "put back", "started without", "failed"),
+    "made anew": ("made anew",),
     "garbled topic": ("garbled", "another controller", "mended"),
     "garbled state": ("garbled", "another controller", "mended"),
 }

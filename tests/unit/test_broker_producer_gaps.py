@@ -174,6 +174,7 @@ def test_edge_18_a_producer_goes_on_when_its_state_has_expired() -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic()
         assert await code_of(kit.produce(idempotent(0))) == NONE
+        assert kit.partition().log.producers.remove_expired(0) == 0
         assert kit.partition().log.producers.remove_expired(2**62) == 1
         assert await code_of(kit.produce(idempotent(1))) == COME_AGAIN
         assert await code_of(kit.produce(idempotent(1))) == NONE

@@ -352,7 +352,7 @@ def test_edge_14_a_cut_above_the_high_watermark_keeps_what_waits_for_it() -> Non
     log.write(batch(2, 5))
     taken = log.producers.snapshot()
     log.producers.truncate(4)
-    log.producers.load(taken, now_ms=1000)
+    log.producers.load(taken)
     assert log.producers.last_stable_offset(1, 0) == 0
     log.producers.on_high_watermark(3)
     assert log.producers.last_stable_offset(3, 0) == 3
@@ -365,7 +365,7 @@ def test_edge_14_a_marker_that_was_cut_away_decides_nothing() -> None:
     log.finish(marker())  # at offset 2
     log.producers.truncate(2)
     assert log.producers.first_unstable_offset is None
-    log.producers.load(taken, now_ms=1000)
+    log.producers.load(taken)
     assert dict(log.producers.ongoing) == {0: P}
     assert log.lso(high_watermark=2) == 0
 
@@ -410,20 +410,34 @@ def test_what_is_below_the_log_start_is_not_waited_for_but_its_producer_is_still
 
 def test_an_idle_producer_is_forgotten_after_a_day() -> None:
     log = Log()
-    log.write(batch(0, 1, pid=P, timestamp=1000))
-    log.write(batch(0, 1, pid=Q, timestamp=1001))
-    assert log.producers.remove_expired(DAY_MS + 999) == 0
-    assert log.producers.remove_expired(DAY_MS + 1000) == 1
+    log.write(batch(0, 1, pid=P))
+    log.write(batch(0, 1, pid=Q))
+    assert log.producers.remove_expired(5_000) == 0
+    log.write(batch(1, 1, pid=Q))
+    assert log.producers.remove_expired(6_000) == 0
+    assert log.producers.remove_expired(DAY_MS + 4_999) == 0
+    assert log.producers.remove_expired(DAY_MS + 5_000) == 1
     assert list(log.producers.states) == [Q]
+    assert log.producers.remove_expired(DAY_MS + 6_000) == 1
+
+
+def test_a_producer_that_writes_old_records_is_not_idle() -> None:
+    """Its retry would be written twice."""
+    log = Log()
+    for number in range(5):
+        log.write(batch(number, 1, timestamp=1000))
+        assert log.producers.remove_expired((number + 3) * DAY_MS) == 0
+    assert log.write(batch(4, 1, timestamp=1000)) == (4, 4, 1000)
 
 
 def test_not_while_a_transaction_is_open() -> None:
     log = Log()
     log.write(batch(0, 1, txn=True))
-    assert log.producers.remove_expired(10 * DAY_MS) == 0
-    log.finish(marker(timestamp=2000))
-    assert log.producers.remove_expired(DAY_MS + 1999) == 0
-    assert log.producers.remove_expired(DAY_MS + 2000) == 1
+    for days in (1, 10):
+        assert log.producers.remove_expired(days * DAY_MS) == 0
+    log.finish(marker())
+    assert log.producers.remove_expired(11 * DAY_MS) == 0
+    assert log.producers.remove_expired(12 * DAY_MS) == 1
 
 
 def test_clear_forgets_everything() -> None:
@@ -459,7 +473,7 @@ def test_a_snapshot_is_as_kafka_writes_it() -> None:
 
 def test_what_a_snapshot_tells() -> None:
     producers = Producers()
-    producers.load(ENTRIES_OF_KAFKA, now_ms=0)
+    producers.load(ENTRIES_OF_KAFKA)
     assert dict(producers.ongoing) == {42: 7}
     assert producers.first_unstable_offset == 42
     assert producers.check(batch(95, 5, pid=7, epoch=3, txn=True)) == (96, 100, 1234567890123)
@@ -475,7 +489,7 @@ def test_edge_19_the_window_outlives_a_snapshot() -> None:
     for number, one in enumerate(sent):
         before.append(one, 1000 + 5 * number)
     after = Producers()
-    after.load(decode_snapshot(encode_snapshot(before.snapshot())), now_ms=0)
+    after.load(decode_snapshot(encode_snapshot(before.snapshot())))
     for number, one in list(enumerate(sent))[2:]:
         assert after.check(one) == (1000 + 5 * number, 1004 + 5 * number, 100 + number)
     with pytest.raises(OutOfOrderSequenceError):
@@ -486,16 +500,18 @@ def test_edge_19_the_window_outlives_a_snapshot() -> None:
 def test_open_transactions_are_kept_in_order_whatever_the_order_of_the_snapshot() -> None:
     producers = Producers()
     later, earlier = SnapshotEntry(1, 0, 0, 50, 0, 0, 0, 50), SnapshotEntry(2, 0, 0, 40, 0, 0, 0, 40)
-    producers.load([later, earlier], now_ms=0)
+    producers.load([later, earlier])
     assert list(producers.ongoing.items()) == [(40, 2), (50, 1)]
     completed = producers.append_marker(marker(pid=1), 60, 0, aborted=True)
     assert completed == CompletedTxn(1, 50, 60, aborted=True, last_stable_offset=40)
 
 
-def test_who_has_expired_is_not_loaded_unless_in_a_transaction() -> None:
+def test_whoever_is_loaded_is_idle_from_then_on() -> None:
     producers = Producers()
-    producers.load(ENTRIES_OF_KAFKA, now_ms=1234567890123 + DAY_MS)
-    assert list(producers.states) == [7]
+    producers.load(ENTRIES_OF_KAFKA)
+    assert producers.remove_expired(20 * DAY_MS) == 0
+    assert producers.remove_expired(21 * DAY_MS) == 2
+    assert list(producers.states) == [7], "it has a transaction open"
 
 
 def _with_crc(body: bytes) -> bytes:

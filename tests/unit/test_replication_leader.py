@@ -128,6 +128,16 @@ def test_edge_34_a_late_fetch_of_the_same_life_does_not_take_a_follower_back():
     assert one.remotes[2].log_end_offset == 4, "a new life may have lost something"
 
 
+def test_a_late_fetch_of_the_same_life_does_not_take_a_log_start_back():
+    """It has the present position, and was sent before records were deleted. A new life may have forgotten them."""
+    one = leader([1, 2, 3])
+    for log_start, life in ((0, 9), (4, 9), (0, 9)):
+        one.follower_fetched(FollowerFetch(2, 10, log_start, life), 0)
+    assert one.remotes[2].log_start_offset == 4
+    one.follower_fetched(FollowerFetch(2, 10, 0, 10), 0)
+    assert one.remotes[2].log_start_offset == 0
+
+
 @pytest.mark.parametrize("epoch", [NO_EPOCH, 9])
 def test_a_follower_that_cannot_tell_its_life_is_believed(epoch):
     one = leader([1, 2, 3])

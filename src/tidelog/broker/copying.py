@@ -9,10 +9,13 @@ from typing import TypeAlias
 
 from tidelog.broker.partition import Partition
 from tidelog.errors import TidelogError, error_code
-from tidelog.log.trimming import restart_at, truncate_to
+from tidelog.log.log import Log
+from tidelog.log.trimming import advance_log_start, restart_at, truncate_to
 from tidelog.net.calling import Connection
+from tidelog.records.header import headers
 from tidelog.replication.follower import CutTo, EpochAnswer, Extent, StartAt, out_of_range
-from tidelog.types import BrokerId, Epoch, Offset
+from tidelog.types import BrokerId, Buffer, Epoch, Offset
+from tidelog.wire.messages.fetch import FetchResponsePartitionData
 from tidelog.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -79,6 +82,20 @@ class Copying:
         )
 
 
+def begins_within(log: Log, records: Buffer) -> Offset | None:
+    """Where the first batch begins, if this log is empty and ends within it. None if it does not.
+
+    Records are deleted up to any offset, so a leader's log may start within a batch. A follower that begins there can
+    only be sent the whole batch.
+    """
+    if log.log_end_offset != log.log_start_offset:
+        return None
+    _, first = next(iter(headers(records)), (0, None))
+    if first is None or not first.base_offset < log.log_end_offset <= first.last_offset:
+        return None
+    return first.base_offset
+
+
 class Repairs:
     """What takes logs apart, while their partitions rest."""
 
@@ -116,6 +133,17 @@ class Repairs:
         elif isinstance(action, StartAt):
             _log.warning("%s begins anew at %d: its leader has nothing before", log.partition, action.offset)
             await restart_at(log, action.offset)
+
+    async def begin_within(self, one: Copying, base_offset: Offset, answer: FetchResponsePartitionData) -> None:
+        """Take the first batch whole, and then what the leader has deleted of it off again."""
+        log = one.partition.log
+        await restart_at(log, base_offset)
+        if one.is_over:
+            return
+        log.append_as_follower(answer.records or b"", one.epoch)
+        one.partition.leader_told(answer.high_watermark)
+        advance_log_start(log, min(answer.log_start_offset, log.high_watermark))
+        await log.persist_checkpoints()
 
     async def ask_where_they_part(self, one: Copying) -> None:
         """Ask for the end of one's last epoch, cut, and ask again while the epoch in the answer is not known (S4.4)."""

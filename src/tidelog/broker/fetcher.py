@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tidelog.broker.copying import NOT_ASKED, Copying, Repairs
+from tidelog.broker.copying import NOT_ASKED, Copying, Repairs, begins_within
 from tidelog.broker.partition import Partition
 from tidelog.broker.said import Said
 from tidelog.errors import CorruptBatchError, ErrorCode, LaterEpochError, StorageError, TidelogError, error_code
@@ -20,6 +20,7 @@ from tidelog.net.calling import Connection
 from tidelog.replication.follower import EpochAnswer
 from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 from tidelog.wire.messages.fetch import (
+    FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchRequestForgottenTopic,
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _FETCH = FetchRequest.__schema__.api_key
 _VERSIONS = Versions(11, 17)
-_TELLS_DIVERGENCE, _HAS_REPLICA_STATE = 12, 15
+_TELLS_DIVERGENCE, _BY_ID, _HAS_REPLICA_STATE = 12, 13, 15
 _NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, 2**31 - 1
 _FIRST_REST_MS = 20
 _TURN_S = 0.02
@@ -69,6 +70,19 @@ class FetcherSettings:
         return min(_FIRST_REST_MS << min(failures - 1, _LASTING), self.backoff_ms) / 1000
 
 
+_Item: TypeAlias = tuple[TopicPartition, bytes]
+"""A partition in a fetch session, with its topic id: a topic that was deleted and made anew is another one."""
+
+
+def _item(partition: Partition) -> _Item:
+    return partition.name, partition.topic_id
+
+
+def _is_about(one: Copying, topic: FetchableTopicResponse) -> bool:
+    """False if the answer is about an earlier topic of the same name."""
+    return bool(topic.topic) or topic.topic_id == one.partition.topic_id
+
+
 class Fetcher:
     """Belongs to the loop. Always: a partition's log grows only by what its leader of this term has sent."""
 
@@ -88,8 +102,8 @@ class Fetcher:
         self._copying: dict[TopicPartition, Copying] = {}
         self._changed: dict[TopicPartition, None] = {}
         """Whose position the leader does not know yet."""
-        self._forgotten: dict[TopicPartition, bytes] = {}
-        self._flushing: dict[TopicPartition, bytes] = {}
+        self._forgotten: dict[_Item, None] = {}
+        self._flushing: dict[_Item, None] = {}
         """Set aside until they are synced. The leader is told to forget them only if it is asked for others first."""
         self._moved_starts: dict[TopicPartition, None] = {}
         """The leader is told of them when they are on the device."""
@@ -122,8 +136,8 @@ class Fetcher:
     def add(self, partition: Partition, epoch: Epoch) -> None:
         one = self._copying[partition.name] = Copying(partition, epoch)
         self._names[partition.topic_id] = partition.name.topic
-        self._forgotten.pop(partition.name, None)
-        self._flushing.pop(partition.name, None)
+        self._forgotten.pop(_item(partition), None)
+        self._flushing.pop(_item(partition), None)
         self._changed[partition.name] = None
         log = partition.log
         if not len(log.epochs) and log.log_end_offset > log.high_watermark:
@@ -137,7 +151,7 @@ class Fetcher:
         if one is None:
             return
         self._changed.pop(partition.name, None)
-        self._forgotten[partition.name] = partition.topic_id
+        self._forgotten[_item(partition)] = None
         if one.repair is not None:
             # It is never cancelled from here: other partitions may wait for the same flush.
             await asyncio.gather(asyncio.shield(one.repair), return_exceptions=True)
@@ -264,7 +278,7 @@ class Fetcher:
             for answer in topic.partitions:
                 topic_name = topic.topic or self._names.get(topic.topic_id, "")
                 one = self._copying.get(TopicPartition(topic_name, answer.partition_index))
-                if one is not None and one.is_awaited(request):
+                if one is not None and _is_about(one, topic) and one.is_awaited(request):
                     self._take(one, answer)
 
     def _request(self) -> FetchRequest:
@@ -280,7 +294,9 @@ class Fetcher:
                 topic = topics.setdefault(topic_id, FetchTopic(topic=name.topic, topic_id=topic_id))
                 topic.partitions.append(self._position(one))
         forgotten: dict[bytes, FetchRequestForgottenTopic] = {}
-        for name, topic_id in () if is_full else self._forgotten.items():
+        for name, topic_id in () if is_full else self._forgotten:
+            if self._version < _BY_ID and name in self._copying:
+                continue  # the leader knows it by its name alone, and the present topic has taken its place
             gone = forgotten.setdefault(topic_id, FetchRequestForgottenTopic(topic=name.topic, topic_id=topic_id))
             gone.partitions.append(name.partition)
         self._changed.clear()
@@ -345,6 +361,9 @@ class Fetcher:
         """Append, so the log end moves; then HW (S2.8); then what the leader no longer has."""
         partition, log = one.partition, one.partition.log
         try:
+            if answer.records and (base_offset := begins_within(log, answer.records)) is not None:
+                self._start_repair(one, self._repairs.begin_within(one, base_offset, answer))
+                return
             if answer.records:
                 log.append_as_follower(answer.records, one.epoch)
                 self._changed[partition.name] = None
@@ -388,13 +407,13 @@ class Fetcher:
         one.is_resting = True
         one.asked_offset = NOT_ASKED
         self._changed.pop(one.partition.name, None)
-        self._forgotten[one.partition.name] = one.partition.topic_id
+        self._forgotten[_item(one.partition)] = None
 
     def _go_on(self, one: Copying) -> None:
         if self._copying.get(one.partition.name) is one:
             one.is_resting = False
-            self._forgotten.pop(one.partition.name, None)
-            self._flushing.pop(one.partition.name, None)
+            self._forgotten.pop(_item(one.partition), None)
+            self._flushing.pop(_item(one.partition), None)
             self._changed[one.partition.name] = None
             self._something_is_due()
 
@@ -416,7 +435,7 @@ class Fetcher:
                 one.is_resting = True
                 one.asked_offset = NOT_ASKED
                 self._changed.pop(one.partition.name, None)
-                self._flushing[one.partition.name] = one.partition.topic_id
+                self._flushing[_item(one.partition)] = None
             flush = asyncio.ensure_future(self._flush(group))
             for one in group:
                 one.repair = flush

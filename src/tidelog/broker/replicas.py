@@ -223,6 +223,7 @@ class Replicas:
             return
         partition.pause()
         await self._fetchers.release(partition)
+        await log.flush_if_due()  # what it counts for HW, and so shows to consumers, is on the device (S3.3)
         log.begin_epoch(state.leader_epoch)
         if life != self._lives:
             raise RequestError(ErrorCode.STALE_BROKER_EPOCH)

@@ -23,6 +23,7 @@ from tidelog.lab.client_rules import (
 from tidelog.lab.cluster import COMPACTED, content_of
 from tidelog.lab.healing_rules import (
     AcknowledgedInTime,
+    AllInSyncInTime,
     GroupGoesOn,
     InSyncInTime,
     IsolatedControllerYields,
@@ -306,6 +307,7 @@ ALWAYS_TRUE: tuple[type[Rule], ...] = (
     OffsetsNeverGoBack,
     GroupPassesOverNothing,
     GroupGoesOn,
+    AllInSyncInTime,
     DeletedUpToThere,
     LastOfEachKeyStays,
     RetentionKeepsEnough,

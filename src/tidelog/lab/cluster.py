@@ -200,12 +200,18 @@ class LabCluster(Generic[AnyBroker]):
         if not await self.lookout.until(condition, patience_s, _LOOK_S):
             raise WaitedInVainError(f"waited in vain until {what}")
 
-    def is_in_sync(self, index: int = 0, factor: int = 3) -> bool:
+    def is_in_sync(self, index: int = 0, factor: int = 3, topic: str = TOPIC) -> bool:
         """Every replica is in the ISR, and all have the same records, all of them committed."""
-        assigned, ends = self.assigned(index), self.ends(index)
-        if len(assigned) != factor or self.isr(index) != assigned or any(number not in ends for number in assigned):
+        replicas = {number: self.replica(number, index, topic) for number in self.brokers}
+        leaders = [one for one in replicas.values() if one is not None and one.leader is not None]
+        if not leaders:
             return False
-        return len({offset for number in assigned for offset in ends[number]}) == 1
+        last = max(leaders, key=lambda one: one.leader_epoch)
+        members = [replicas[number] for number in last.replicas]
+        if last.leader is None or len(members) != factor or sorted(last.leader.isr) != sorted(last.replicas):
+            return False
+        ends = {(one.log.log_end_offset, one.log.high_watermark) if one is not None else None for one in members}
+        return len(ends) == 1 and len(set(ends.pop() or (0, 1))) == 1
 
     async def leads(self, but: int = 0, index: int = 0) -> int:
         """Who leads, once somebody does, other than `but`."""

@@ -13,6 +13,7 @@ ACKNOWLEDGED_S = 10.0
 YIELDS_S = 9.0
 METADATA_S = 10.0
 SERVED_S = 10.0
+ALL_IN_SYNC_S = 20.0
 GROUP_GOES_ON_S = 120.0
 """Virtual time, with replica.lag.time.max.ms=2000, sessions of 4 s and time-outs of requests of 2 s: a few tries of
 each. The longest that a hundred seeds have shown was 4.9 s to the ISR and 5.4 s to an acknowledgement."""
@@ -70,6 +71,12 @@ class GroupGoesOn(Rule):
     """Its coordinator is there, whatever was written to the coordinators' topic. Checked by tidelog.lab.search."""
 
     name = "when all is quiet, a group has committed all that was written within a bound"
+
+
+class AllInSyncInTime(Rule):
+    """Topics from which records go, and topics that are made anew. Checked by tidelog.lab.search."""
+
+    name = "when all is quiet, every replica of every topic is in sync within a bound"
 
 
 class AcknowledgedInTime(Rule):

@@ -27,16 +27,16 @@ _SETTINGS = (
     ("retention.ms", "-1"),
 )
 """Harmless ones: whatever they are, all rules hold."""
+PASSING = ("passing-0", "passing-1")
 
 AnyCluster = LabCluster[Any]
 
 
 async def come_and_go(cluster: AnyCluster, chance: random.Random, over: asyncio.Event) -> None:
-    """Topics are made, written to and deleted beside the one that matters."""
-    number = 0
+    """Topics are made, written to and deleted beside the one that matters, some of them made anew at once."""
 
     async def one_topic(client: Cluster) -> None:
-        name = f"passing-{number % 3}"
+        name = chance.choice(PASSING)
         admin = Admin(client)
         await admin.create_topic(name, partitions=2, replication_factor=3)
         producer = Producer(client, delivery_timeout_ms=2_000)
@@ -49,9 +49,33 @@ async def come_and_go(cluster: AnyCluster, chance: random.Random, over: asyncio.
             await admin.delete_topic(name)
 
     while not over.is_set():
-        number += 1
         await _try(cluster, "topics", one_topic)
-        await asyncio.sleep(chance.uniform(0, 2))
+        await asyncio.sleep(chance.choice((0.0, chance.uniform(0, 2))))
+
+
+async def make_passing_topics(cluster: AnyCluster) -> None:
+    """All of them anew, each with a record, however often that has to be tried."""
+    for name in PASSING:
+        is_made = False
+        while not is_made:
+            try:
+                async with await connected(cluster, "topics", topic=None) as client:
+                    await _make_anew(client, name)
+                is_made = True
+            except TidelogError:
+                await asyncio.sleep(_REST_S)
+
+
+async def _make_anew(client: Cluster, name: str) -> None:
+    admin, producer = Admin(client), Producer(client, delivery_timeout_ms=_REASSIGNED_MS)
+    try:
+        if name in await client.all_topics():
+            await admin.delete_topic(name)
+        await admin.create_topic(name, partitions=2, replication_factor=3)
+        for index in range(2):
+            await producer.send(TopicPartition(name, index), one_record(b"anew", -1))
+    finally:
+        producer.close()
 
 
 async def move_about(

@@ -17,9 +17,23 @@ from tidelog.lab.client_faults import WRITER_PREFIX, Program
 from tidelog.lab.clock import SimClock
 from tidelog.lab.cluster import TOPIC, LabCluster, brokers_of, store_of
 from tidelog.lab.group_workload import GroupLedger, GroupMember
-from tidelog.lab.healing_rules import GROUP_GOES_ON_S, METADATA_S, GroupGoesOn, MetadataInTime
+from tidelog.lab.healing_rules import (
+    ALL_IN_SYNC_S,
+    GROUP_GOES_ON_S,
+    METADATA_S,
+    AllInSyncInTime,
+    GroupGoesOn,
+    MetadataInTime,
+)
 from tidelog.lab.health import is_told
-from tidelog.lab.operators import change_settings, come_and_go, elect_preferred, move_about
+from tidelog.lab.operators import (
+    PASSING,
+    change_settings,
+    come_and_go,
+    elect_preferred,
+    make_passing_topics,
+    move_about,
+)
 from tidelog.lab.plans import Plan, plan_of
 from tidelog.lab.rules import BrokenRuleError, Rule
 from tidelog.lab.saboteur import Saboteur
@@ -243,10 +257,24 @@ class _Run:
             if self._plan.late_bytes:
                 await asyncio.sleep(_LATE_MS / 1e3)
                 await self._tell_all("after the last bytes of closed connections have arrived")
+        await self._check_other_topics()
         for side in self._sides:
             if side.rule in self._rules:
                 await self._on(side.name, side.check())
         self._witness.settled(logs)
+
+    async def _check_other_topics(self) -> None:
+        """They have nothing to do with the records that matter, so only their health is looked at."""
+        if AllInSyncInTime not in self._rules:
+            return
+        others = [side.partition for side in self._sides]
+        if self._plan.topics:
+            await self._on("topics", make_passing_topics(self._cluster))
+            others += [TopicPartition(name, index) for name in PASSING for index in range(2)]
+        for topic, index in others:
+            is_in_sync = partial(self._cluster.is_in_sync, index, topic=topic)
+            if not await self._cluster.lookout.until(is_in_sync, ALL_IN_SYNC_S, _LOOK_S):
+                AllInSyncInTime().broken(f"a replica of {topic}-{index} is not in sync after {ALL_IN_SYNC_S:.0f} s")
 
     async def _tell_all(self, when: str) -> None:
         """Every broker's metadata is that of the store, or is so soon."""

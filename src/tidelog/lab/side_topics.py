@@ -30,6 +30,8 @@ SHORTENED, RETAINED = "shortened", "retained"
 _DELIVERY_MS = 240_000
 _REST_S = 0.2
 _KEYS = 4
+_IN_A_BATCH = (1, 1, 3, 5)
+_MOST_IN_A_BATCH = max(_IN_A_BATCH)
 _SEGMENT_BYTES = 500
 _RETENTION_BYTES = 6 * _SEGMENT_BYTES
 
@@ -144,10 +146,13 @@ class ShortenedTopic(SideTopic):
         """Up to here they are gone: a deletion was acknowledged."""
 
     async def _write_one(self, client: Cluster, producer: Producer, number: int) -> None:
-        produced = await producer.send(self.partition, _batch(None, number))
-        self._acknowledged[produced.base_offset] = number
+        """Several records in a batch, so that a log may start within one."""
+        numbers = range(number * _MOST_IN_A_BATCH, number * _MOST_IN_A_BATCH + self._chance.choice(_IN_A_BATCH))
+        produced = await producer.send(self.partition, _batch(None, *numbers))
+        if produced.base_offset >= 0:
+            self._acknowledged |= {produced.base_offset + place: one for place, one in enumerate(numbers)}
         if self._chance.random() < 0.2:
-            await self._cut_start(client, produced.base_offset)
+            await self._cut_start(client, produced.base_offset + len(numbers) - 1)
 
     async def _cut_start(self, client: Cluster, end: Offset) -> None:
         offset = self._chance.randrange(self._asked, max(end, self._asked) + 1)
@@ -201,5 +206,5 @@ def _check_from(start: Offset, records: Sequence[Record], acknowledged: Mapping[
             rule.broken(f"{number}, acknowledged at {offset}, is not there; the log starts at {start}")
 
 
-def _batch(key: bytes | None, number: int) -> memoryview:
-    return memoryview(bytearray(build_batch([(-1, key, str(number).encode())], BatchFacts())))
+def _batch(key: bytes | None, *numbers: int) -> memoryview:
+    return memoryview(bytearray(build_batch([(-1, key, str(number).encode()) for number in numbers], BatchFacts())))

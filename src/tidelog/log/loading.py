@@ -63,9 +63,7 @@ def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Ope
     epochs_path = os.path.join(directory, names.LEADER_EPOCHS)
     epochs = LeaderEpochCache(read_epoch_checkpoint(disk, epochs_path))
     snapshots = ProducerSnapshots(disk, directory)
-    producers_at = partial(
-        load_producers, snapshots=snapshots, config=config, high_watermark=high_watermark, now_ms=now_ms
-    )
+    producers_at = partial(load_producers, snapshots=snapshots, config=config, high_watermark=high_watermark)
     producers: Producers | None = None
 
     if clean and not _is_whole(segments, recovery_point):

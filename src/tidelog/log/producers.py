@@ -78,6 +78,12 @@ class CompletedTxn(NamedTuple):
     last_stable_offset: Offset
 
 
+class _Idle(NamedTuple):
+    written: tuple[Offset, int]
+    """The last offset and timestamp when it was looked at."""
+    since_ms: int
+
+
 class ProducerState:
     """One producer on this partition: its epoch, its last five batches, its open transaction."""
 
@@ -85,6 +91,7 @@ class ProducerState:
         "batches",
         "coordinator_epoch",
         "epoch",
+        "idle_since",
         "last_timestamp",
         "next_sequence",
         "producer_id",
@@ -100,6 +107,7 @@ class ProducerState:
         self.last_timestamp = NO_TIMESTAMP
         self.coordinator_epoch: Epoch = NO_EPOCH
         self.txn_first_offset: Offset = NO_TRANSACTION
+        self.idle_since: _Idle | None = None
 
     @property
     def last_sequence(self) -> int:
@@ -315,14 +323,24 @@ class Producers:
     # Forgetting and remembering
 
     def remove_expired(self, now_ms: int) -> int:
-        """Forget producers that have been idle for producer.id.expiration.ms; how many they were."""
-        expired = [state.producer_id for state in self._states.values() if self._expired(state, now_ms)]
+        """Forget producers that have been idle for producer.id.expiration.ms; how many they were.
+
+        Idle is who has written nothing since an earlier call, by the clock of these calls. The time in the records is
+        not asked: who writes records of last week may be at work, and its retries must be known.
+        """
+        expired = [state.producer_id for state in self._states.values() if self._is_expired(state, now_ms)]
         for producer_id in expired:
             del self._states[producer_id]
         return len(expired)
 
-    def _expired(self, state: ProducerState, now_ms: int) -> bool:
-        return state.txn_first_offset < 0 and now_ms - state.last_timestamp >= self.expiration_ms
+    def _is_expired(self, state: ProducerState, now_ms: int) -> bool:
+        if state.txn_first_offset >= 0:
+            return False
+        written, idle = (state.last_offset, state.last_timestamp), state.idle_since
+        if idle is None or idle.written != written:
+            state.idle_since = _Idle(written, now_ms)
+            return False
+        return now_ms - idle.since_ms >= self.expiration_ms
 
     def clear(self) -> None:
         """Forget everything: the log is emptied, or read anew from its start."""
@@ -339,12 +357,10 @@ class Producers:
         self._unreplicated = {first: marker for first, marker in self._unreplicated.items() if marker < end_offset}
         self._find_first_unstable()
 
-    def load(self, entries: Iterable[SnapshotEntry], now_ms: int) -> None:
-        """Take up a snapshot, leaving out who has expired since."""
+    def load(self, entries: Iterable[SnapshotEntry]) -> None:
+        """Take up a snapshot."""
         for entry in sorted(entries, key=lambda entry: entry.txn_first_offset):
             state = ProducerState.from_snapshot(entry)
-            if self._expired(state, now_ms):
-                continue
             self._states[state.producer_id] = state
             if state.txn_first_offset >= 0:
                 self._ongoing[state.txn_first_offset] = state.producer_id

@@ -102,7 +102,6 @@ def load_producers(
     log_start_offset: Offset,
     end_offset: Offset,
     high_watermark: Offset,
-    now_ms: int,
 ) -> Producers:
     """The producers as they were at `end_offset`: the newest fitting snapshot up to there, and what came after it.
 
@@ -117,7 +116,7 @@ def load_producers(
     start = log_start_offset
     if newest is not None:
         start, entries = newest
-        producers.load(entries, now_ms)
+        producers.load(entries)
     if segments:
         replay(producers, Segments(segments), start, end_offset)
     return producers

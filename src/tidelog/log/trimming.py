@@ -61,7 +61,7 @@ async def _cut_end(log: Log, offset: Offset) -> None:
     log.log_end_offset = end
     log.high_watermark = min(log.high_watermark, end)
     log.epochs.truncate_from_end(end)
-    write_epochs, now_ms = log.epochs_writer(), log.clock.wall_ms()
+    write_epochs = log.epochs_writer()
     start, high_watermark = log.log_start_offset, log.high_watermark
     segments = list(log.segments)
 
@@ -80,7 +80,7 @@ async def _cut_end(log: Log, offset: Offset) -> None:
 
     await log.work.run(cut)
     log.producers = await log.work.run(
-        lambda: load_producers(segments, log.snapshots, log.config, start, end, high_watermark, now_ms)
+        lambda: load_producers(segments, log.snapshots, log.config, start, end, high_watermark)
     )
     log.producers.on_high_watermark(high_watermark)
 

@@ -47,7 +47,11 @@ class RemoteReplica:
         elif fetch.fetch_offset >= self.leader_end_at_last_fetch:
             self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
         self.log_end_offset = fetch.fetch_offset
-        self.log_start_offset = fetch.log_start_offset
+        if fetch.broker_epoch == self.broker_epoch != NO_EPOCH:
+            # A late fetch may have the present position and a log start of before.
+            self.log_start_offset = max(self.log_start_offset, fetch.log_start_offset)
+        else:
+            self.log_start_offset = fetch.log_start_offset
         self.broker_epoch = fetch.broker_epoch
         self.last_fetch_ms = now_ms
         self.leader_end_at_last_fetch = leader_end_offset

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from tidelog.lab.ambushes import clients, control, directories, disks, fetching, store
+from tidelog.lab.ambushes import clients, control, directories, disks, fetching, store, topics
 from tidelog.lab.ambushes.scene import Ambush, Scene
 
 AMBUSHES: dict[str, Ambush] = {
@@ -18,6 +18,7 @@ AMBUSHES: dict[str, Ambush] = {
     **fetching.AMBUSHES,
     **control.AMBUSHES,
     **store.AMBUSHES,
+    **topics.AMBUSHES,
 }
 """By the names that plans and traces use."""
 
