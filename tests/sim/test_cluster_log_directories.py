@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -10,11 +11,14 @@ from tests.clusterkit import ClusterKit, run
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import KilledWhileStartingError, eventually
 from tidelog.lab.cluster import SESSION_MS
+from tidelog.log import names
+from tidelog.log.continuity import read_boot_note
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.topics import AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic
 
 T = TopicPartition("t", 0)
 BOTH = "/first,/second"
+ALL_THREE = f"{BOTH},/third"
 _ALL_ENDED_S = SESSION_MS / 1000 * 2
 _A_MOMENT_S = 0.000_001
 """Shorter than any work of the disk."""
@@ -203,3 +207,183 @@ def test_edge_31_a_new_controller_asks_which_logs_are_there_before_it_elects(min
 
     checkpoint_ms = "500"  # and so a failing device is noticed before the session of the dead broker is over
     run(story, topic=False, log_dirs=BOTH, log_flush_offset_checkpoint_interval_ms=checkpoint_ms)
+
+
+async def _end_all(cluster: ClusterKit, how: str = "kill") -> None:
+    for kit in cluster.kits.values():
+        if how == "kill":
+            kit.kill()
+        else:
+            await kit.stop()
+    await asyncio.sleep(_ALL_ENDED_S)
+
+
+async def _is_killed_in_its_start(cluster: ClusterKit, is_far_enough: Callable[[], bool]) -> None:
+    """Broker 1 is killed as soon as its start has come far enough."""
+    starting = asyncio.ensure_future(cluster[1].start())
+    while not starting.done() and not is_far_enough():
+        await asyncio.sleep(_A_MOMENT_S)
+    assert is_far_enough()
+    cluster[1].kill()
+    with pytest.raises(KilledWhileStartingError):
+        await starting
+    await asyncio.sleep(_ALL_ENDED_S)
+
+
+async def _one_may_lead(cluster: ClusterKit, *, is_intact: bool) -> None:
+    """Broker 1 starts while the others are down, and leads if it is intact. When all are back, nothing is lost."""
+    await cluster[1].start()
+    await asyncio.sleep(2)
+    assert cluster.leader() == (1 if is_intact else 0)
+    for number in (2, 3):
+        await cluster[number].start()
+    await cluster.all_in_sync()
+    assert all(cluster.values(number) == [b"0"] for number in cluster.kits)
+    assert _unclean_elections(cluster) == 0
+
+
+def _unclean_elections(cluster: ClusterKit) -> int:
+    return sum(cluster[number].broker.controller.stats.unclean_elections for number in cluster.kits)
+
+
+def _counted(cluster: ClusterKit, path: str) -> int:
+    """How many log directories the boot note in this directory of broker 1 counts."""
+    note = read_boot_note(cluster[1].host.disk, path)
+    return 0 if note is None else note.directories
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_edge_09_brokers_with_one_more_log_directory_are_as_intact_as_before(how: str) -> None:
+    async def story(cluster: ClusterKit) -> None:
+        await _fill(cluster, b"0", b"1")
+        for more in (ALL_THREE, f"{ALL_THREE},/fourth"):
+            await _end_all(cluster, how)
+            for kit in cluster.kits.values():
+                kit.settings["log.dirs"] = more
+            for number in (2, 3):  # one of them was the last to stop, and so the last ISR may be that one alone
+                await cluster[number].start()
+            assert await cluster.leads() in (2, 3)
+            await cluster[1].start()
+            await cluster.all_in_sync()
+        assert all(cluster.values(number) == [b"0", b"1"] for number in cluster.kits)
+        assert _unclean_elections(cluster) == 0
+
+    run(story, log_dirs=BOTH)
+
+
+@pytest.mark.parametrize("moment", ["claimed", "noted", "counted"])
+def test_edge_09_a_kill_in_the_first_start_with_a_new_log_directory_loses_nothing(moment: str) -> None:
+    """No directory counts the new one before that has its own note, so it is never taken for a lost one."""
+
+    async def story(cluster: ClusterKit) -> None:
+        await _fill(cluster, b"0")
+        await _end_all(cluster)
+        cluster[1].settings["log.dirs"] = ALL_THREE
+        disk = cluster[1].host.disk
+        is_far_enough = {
+            "claimed": lambda: disk.exists(f"/third/{names.META_PROPERTIES}"),
+            "noted": lambda: disk.exists(f"/third/{names.BOOT_NOTE}"),
+            "counted": lambda: 3 in (_counted(cluster, "/first"), _counted(cluster, "/second")),
+        }
+        await _is_killed_in_its_start(cluster, is_far_enough[moment])
+        await _one_may_lead(cluster, is_intact=True)
+
+    run(story, log_dirs=BOTH)
+
+
+@pytest.mark.parametrize("moment", ["noted", "counted"])
+def test_edge_09_a_new_log_directory_does_not_hide_that_another_one_is_lost(moment: str) -> None:
+    """The directory with the log is replaced by an empty one, after a kill in the first start with the new one."""
+
+    async def story(cluster: ClusterKit) -> None:
+        await _fill(cluster, b"0")
+        holding = _holding(cluster, 1)[0]
+        await _end_all(cluster)
+        cluster[1].settings["log.dirs"] = ALL_THREE
+        disk = cluster[1].host.disk
+        is_far_enough = {
+            "noted": lambda: disk.exists(f"/third/{names.BOOT_NOTE}"),
+            "counted": lambda: 3 in (_counted(cluster, "/first"), _counted(cluster, "/second")),
+        }
+        await _is_killed_in_its_start(cluster, is_far_enough[moment])
+        disk.remove_directory(holding)
+        await _one_may_lead(cluster, is_intact=False)
+
+    run(story, log_dirs=BOTH)
+
+
+@pytest.mark.parametrize("log_dirs", [BOTH, ALL_THREE, "remaining and third"])
+def test_edge_09_an_empty_log_directory_in_the_place_of_another_one_is_not_new(log_dirs: str) -> None:
+    async def story(cluster: ClusterKit) -> None:
+        await _fill(cluster, b"0")
+        holding = _holding(cluster, 1)[0]
+        remaining = "/second" if holding == "/first" else "/first"
+        await _end_all(cluster)
+        cluster[1].settings["log.dirs"] = log_dirs if "first" in log_dirs else f"{remaining},/third"
+        cluster[1].host.disk.remove_directory(holding)
+        await _one_may_lead(cluster, is_intact=False)
+
+    run(story, log_dirs=BOTH)
+
+
+def test_edge_09_a_new_log_directory_that_was_in_use_and_is_empty_again_is_lost() -> None:
+    """Broker 1 has its replica in the directory that was added."""
+
+    async def story(cluster: ClusterKit) -> None:
+        for kit in cluster.kits.values():
+            await kit.stop()
+            kit.settings["log.dirs"] = f"/third,{BOTH}"
+        await cluster.start()
+        await cluster.create_topic()
+        await eventually(lambda: cluster.isr() == [1, 2, 3])
+        await _fill(cluster, b"0")
+        assert _holding(cluster, 1) == ["/third"]
+        await _end_all(cluster)
+        cluster[1].host.disk.remove_directory("/third")
+        await _one_may_lead(cluster, is_intact=False)
+
+    run(story, topic=False, log_dirs=BOTH)
+
+
+def test_edge_09_old_directories_that_could_not_count_a_new_one_do_not_hide_its_loss() -> None:
+    """The old directory of broker 1 fails as it is to count the new one, so only that is used, and is lost later.
+
+    The note in the old one does not count it. But it does not know the last broker epoch either, and the store does.
+    """
+
+    async def story(cluster: ClusterKit) -> None:
+        await cluster[1].stop()
+        cluster[1].settings["log.dirs"] = BOTH
+        disk = cluster[1].host.disk
+        disk.fail_next("write", count=None, under=f"/first/{names.BOOT_NOTE}")
+        await cluster[1].start()
+        await cluster.create_topic()
+        await eventually(lambda: cluster.isr() == [1, 2, 3])
+        await _fill(cluster, b"0")
+        assert _holding(cluster, 1) == ["/second"]
+        assert _counted(cluster, "/first") == 1
+        await _end_all(cluster)
+        disk.mend()
+        disk.remove_directory("/second")
+        await _one_may_lead(cluster, is_intact=False)
+
+    run(story, topic=False, log_dirs="/first")
+
+
+def test_edge_09_a_new_log_directory_does_not_replace_one_that_cannot_be_used() -> None:
+    async def story(cluster: ClusterKit) -> None:
+        await _fill(cluster, b"0")
+        holding = _holding(cluster, 1)[0]
+        await _end_all(cluster)
+        cluster[1].settings["log.dirs"] = ALL_THREE
+        cluster[1].host.disk.fail_next("read", count=None, under=f"{holding}/")
+        await cluster[1].start()
+        await asyncio.sleep(2)
+        assert cluster.leader() == 0
+        assert cluster[1].broker.storage.continuity.intact_since == cluster[1].broker.epoch
+        await cluster[1].stop()
+        cluster[1].host.disk.mend()
+        cluster[1].host.disk.remove_directory(holding)
+        await _one_may_lead(cluster, is_intact=False)
+
+    run(story, log_dirs=BOTH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,9 +17,12 @@ from tidelog.host.disk import RealDisk
 from tidelog.lab.broker import sim_settings
 from tidelog.lab.world import SimHost, World
 from tidelog.log import names
+from tidelog.log.checkpoints import write_offset_checkpoint
+from tidelog.log.config import LogConfig
 from tidelog.log.continuity import BROKEN, BootNote, Continuity, continued, of_all, read_boot_note, write_boot_note
+from tidelog.log.directory import LogDirectory
 from tidelog.ports import Disk
-from tidelog.types import NO_EPOCH
+from tidelog.types import NO_EPOCH, TopicPartition
 
 NOTE = BootNote("boot 1", Continuity(5, 9))
 
@@ -141,6 +145,108 @@ def test_a_broker_with_fewer_directories_than_before_misses_some_of_its_replicas
     assert continued(note, "boot 1", False, 2) == continued(note, "boot 1", False, 3) == Continuity(5, 9)
 
 
+def test_a_note_that_does_not_count_the_directories_is_none() -> None:
+    def story(host: SimHost) -> None:
+        host.disk.make_directory("/data")
+        content = b'{"version":0,"bootId":"boot 1","intactSince":5,"lastEpoch":9}'
+        host.disk.write_file(f"/data/{names.BOOT_NOTE}", content)
+        assert read_boot_note(host.disk, "/data") is None, "another directory may be missing"
+
+    _on_a_host(story)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_intact"),
+    [
+        ((), True),
+        (("lost+found/",), True),
+        # what a start leaves that ended before it wrote the note
+        ((names.LOCK, f"{names.META_PROPERTIES}.tmp"), True),
+        ((names.LOCK, f"{names.BOOT_NOTE}.tmp", names.RECOVERY_POINTS, names.HIGH_WATERMARKS), True),
+        # what tells that it was in use
+        (("t-0/",), False),
+        ((f"t-0.{0:032x}-delete/",), False),
+        ((f"t-0.{0:032x}-stray/",), False),
+        ((names.BOOT_NOTE,), False),
+        ((names.CLEAN_SHUTDOWN,), False),
+        ((".tidelog-suspect",), False),
+        (("of somebody else",), False),
+    ],
+)
+def test_a_new_directory_takes_nothing_from_the_others_unless_it_was_in_use(
+    found: Sequence[str], is_intact: bool
+) -> None:
+    async def story(host: SimHost) -> None:
+        await _use(host, "/first,/second", 100)
+        host.disk.make_directory("/third")
+        for name in found:
+            if name.endswith("/"):
+                host.disk.make_directory(f"/third/{name.rstrip('/')}")
+            else:
+                host.disk.write_file(f"/third/{name}", b"")
+        assert await _use(host, "/first,/second,/third", 200) == (Continuity(100, 100) if is_intact else BROKEN)
+
+    _on_a_host(story)
+
+
+def test_a_new_directory_was_in_use_if_its_checkpoints_name_a_partition() -> None:
+    async def story(host: SimHost) -> None:
+        await _use(host, "/first", 100)
+        host.disk.make_directory("/second")
+        write_offset_checkpoint(host.disk, f"/second/{names.HIGH_WATERMARKS}", {TopicPartition("t", 0): 7})
+        assert await _use(host, "/first,/second", 200) == BROKEN
+
+    _on_a_host(story)
+
+
+@pytest.mark.parametrize("log_dirs", ["/first,/second", "/first,/second,/third", "/first,/third"])
+def test_an_empty_directory_in_the_place_of_another_one_is_not_new(log_dirs: str) -> None:
+    async def story(host: SimHost) -> None:
+        await _use(host, "/first,/second", 100)
+        host.disk.remove_directory("/second")
+        assert await _use(host, log_dirs, 200) == BROKEN
+
+    _on_a_host(story)
+
+
+def test_a_new_directory_has_its_note_before_any_other_one_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a start that is killed in between leaves notes that count a directory without one, as if it were lost."""
+    steps: list[tuple[str, str]] = []
+    note_boot = LogDirectory.note_boot
+
+    async def watched(directory: LogDirectory, note: BootNote) -> None:
+        steps.append(("begins", directory.path))
+        await note_boot(directory, note)
+        steps.append(("ends", directory.path))
+
+    async def story(host: SimHost) -> None:
+        await _use(host, "/first,/second", 100)
+        monkeypatch.setattr(LogDirectory, "note_boot", watched)
+        await _use(host, "/first,/second,/third", 200)
+
+    _on_a_host(story)
+    assert steps[:2] == [("begins", "/third"), ("ends", "/third")]
+
+
+def test_a_broker_all_of_whose_directories_are_new_is_not_intact() -> None:
+    async def story(host: SimHost) -> None:
+        assert await _use(host, "/first,/second", 100) == BROKEN
+        assert await _use(host, "/third,/fourth", 200) == BROKEN
+
+    _on_a_host(story)
+
+
+async def _use(host: SimHost, log_dirs: str, epoch: int) -> Continuity:
+    """Open the directories, register with that broker epoch, and close them in order. What the start found."""
+    settings = {"broker.id": "1", **sim_settings("b1"), "log.dirs": log_dirs}
+    storage = Storage(BrokerConfig.load(settings, hostname="b1"), host, lambda directory: None)
+    await storage.open(1, "cluster", lambda topic: LogConfig())
+    found = storage.continuity
+    await storage.registered(epoch)
+    await storage.close(epoch)
+    return found
+
+
 def test_a_directory_of_another_cluster_is_never_whole() -> None:
     note = NOTE._replace(cluster_id="ours")
     for was_clean in (True, False):
@@ -207,6 +313,8 @@ def _on_a_host(story) -> None:  # type: ignore[no-untyped-def]
     with World(1) as world:
 
         async def main() -> None:
-            story(world.host("b1"))
+            told = story(world.host("b1"))
+            if told is not None:
+                await told
 
         world.run(main())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from tidelog.config.broker import BrokerConfig
 from tidelog.errors import StorageError
@@ -48,11 +49,11 @@ class Storage:
         """Recovers what needs it. StorageError if no directory can be used."""
         self._cluster_id = cluster_id
         failures: list[str] = []
-        found: list[Continuity] = []
+        notes: list[BootNote | None] = []
         for path in self._config.log_dirs:
             try:
                 self.directories.append(await self._open_one(path, broker_id, cluster_id, config_of))
-                found.append(await self._continuity_of(self.directories[-1]))
+                notes.append(await self.disk.submit(path, partial(read_boot_note, self.disk, path)))
             except (StorageError, FileNotFoundError) as failure:  # nothing is there if it is a link to a lost volume
                 _log.error("log directory %s cannot be used: %s", path, failure)
                 self.left_out.append(path)
@@ -60,7 +61,7 @@ class Storage:
         if not self.directories:
             raise StorageError(f"no log directory can be used (log.dirs): {'; '.join(failures)}")
         superseded = self._superseded()
-        self.continuity = BROKEN if superseded or self.left_out else of_all(found)
+        self.continuity = BROKEN if superseded or self.left_out else self._continuity_of(notes)
         await self._note(self.continuity)  # the next process may be of this boot, and die like this one
         for name, directory in superseded:
             await self._supersede(name, directory)
@@ -92,12 +93,17 @@ class Storage:
         else:
             _log.warning("%d bytes of %s are kept as the stray %s", stray.size_bytes, name, stray.path)
 
-    async def _continuity_of(self, directory: LogDirectory) -> Continuity:
-        disk, path, boot_id = self.disk, directory.path, self._ports.boot_id
-        note = await disk.submit(path, lambda: read_boot_note(disk, path))
-        if directory.was_suspect:
-            return BROKEN
-        return continued(note, boot_id, directory.was_clean, len(self._config.log_dirs), self._cluster_id)
+    def _continuity_of(self, notes: Sequence[BootNote | None]) -> Continuity:
+        """Each directory has its own note. An operator may add an empty directory, for instance a new disk: it takes
+        nothing away from the others."""
+        found = zip(self.directories, notes, strict=True)
+        used = [(directory, note) for directory, note in found if not directory.was_unused]
+        return of_all(
+            BROKEN
+            if directory.was_suspect
+            else continued(note, self._ports.boot_id, directory.was_clean, len(used), self._cluster_id)
+            for directory, note in used
+        )
 
     def compare(self, noted: Epoch | None) -> None:
         """`noted` is the last epoch of this broker by the store, which hears of it after the directories.
@@ -124,12 +130,20 @@ class Storage:
                 await directory.trust()
 
     async def _note(self, continuity: Continuity) -> None:
-        """A directory that cannot take it is offline then, and none of its replicas is used."""
+        """A directory that cannot take it is offline then, and none of its replicas is used.
+
+        New directories get their first note before the others count them. If the process is killed in between, the
+        next start finds no note that counts a directory without one, which looks like a directory that was lost."""
         note = BootNote(self._ports.boot_id, continuity, len(self._config.log_dirs), cluster_id=self._cluster_id)
-        writing = [directory.note_boot(note) for directory in self.directories if directory.offline is None]
-        for failure in await asyncio.gather(*writing, return_exceptions=True):
-            if failure is not None and not isinstance(failure, StorageError):
-                raise failure
+        for are_new in (True, False):
+            writing = [
+                directory.note_boot(note)
+                for directory in self.directories
+                if directory.offline is None and directory.was_unused is are_new
+            ]
+            for failure in await asyncio.gather(*writing, return_exceptions=True):
+                if failure is not None and not isinstance(failure, StorageError):
+                    raise failure
         self._is_noted = True
 
     async def _open_one(

@@ -44,7 +44,8 @@ class BootNote(NamedTuple):
     boot_id: str
     continuity: Continuity
     directories: int = 1
-    """How many log directories the broker had. If it has fewer now, it does not know which replicas are missing."""
+    """How many log directories the broker had. If fewer of its directories have been in use, one was taken away or
+    replaced by an empty one, and the broker does not know which replicas are missing."""
     is_original: bool = True
     """It was written in the directory that it was found in; else this is a copy."""
     cluster_id: str = ""
@@ -57,9 +58,7 @@ def read_boot_note(disk: Disk, log_directory: str) -> BootNote | None:
         fields = json.loads(disk.read_file(os.path.join(log_directory, names.BOOT_NOTE)))
         continuity = Continuity(fields["intactSince"], fields["lastEpoch"])
         is_original = fields.get("directory") == disk.identity(log_directory)
-        note = BootNote(
-            fields["bootId"], continuity, fields.get("directories", 1), is_original, fields.get("clusterId", "")
-        )
+        note = BootNote(fields["bootId"], continuity, fields["directories"], is_original, fields.get("clusterId", ""))
     except (FileNotFoundError, StorageError, ValueError, KeyError, TypeError):
         return None
     is_whole = all(type(each) is int for each in (*note.continuity, note.directories))
@@ -99,7 +98,8 @@ def continued(
     note: BootNote | None, boot_id: str, was_clean: bool, directories: int = 1, cluster_id: str = ""
 ) -> Continuity:
     """What this process may say of a directory that it has found: its past is whole after a clean shutdown, or if no
-    power was lost since the process before it and this is no copy. `directories`: how many log.dirs names now.
+    power was lost since the process before it and this is no copy. `directories`: how many of those that log.dirs names
+    now have been in use before; new ones that are empty do not count.
 
     A directory of another cluster holds nothing of this one, whatever meta.properties says by now."""
     if note is None or directories < note.directories or note.cluster_id not in ("", cluster_id):
@@ -111,7 +111,10 @@ def continued(
 
 
 def of_all(directories: Iterable[Continuity]) -> Continuity:
-    """What holds for every one of a broker's directories: it does not know which partitions a lost one had."""
+    """What holds for every one of a broker's directories: it does not know which partitions a lost one had.
+
+    A directory that has never been in use has lost nothing and is not among them. `continued` finds out whether an
+    empty directory stands in the place of another one: then fewer directories have been in use than the notes say."""
     every = list(directories)
     if not every or BROKEN in every:
         return BROKEN

@@ -65,6 +65,8 @@ class LogDirectory:
         """Whether the last owner closed it; if not, its logs were recovered."""
         self.was_suspect = False
         """A sync failed in it before it was opened, so its logs may have lost what was not synced."""
+        self.was_unused = False
+        """No process had used it before: it held no note, no logs, and nothing that told of logs."""
         self.last_broker_epoch: int | None = None
         self._disk = disk
         self._clock = clock
@@ -132,6 +134,8 @@ class LogDirectory:
             path, lambda: [read_offset_checkpoint(disk, os.path.join(path, name)) for name in _CHECKPOINTS]
         )
         found = await disk.submit(path, lambda: disk.list(path))
+        is_named = any((points, starts, marks, self.cleaner_offsets))
+        self.was_unused = names.is_unused(found) and not is_named and not (self.was_suspect or self.was_clean)
         partitions = [partition for name in found if (partition := names.partition_of(name)) is not None]
         loaded = await asyncio.gather(
             *(

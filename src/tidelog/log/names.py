@@ -38,6 +38,21 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 
+LOST_AND_FOUND = "lost+found"
+"""In the root of a file system that was just made."""
+_TEMPORARY = ".tmp"
+_BEFORE_USE = {
+    LOCK,
+    META_PROPERTIES,
+    META_PROPERTIES + _TEMPORARY,
+    BOOT_NOTE + _TEMPORARY,
+    RECOVERY_POINTS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    CLEANER_OFFSETS,
+    LOST_AND_FOUND,
+}
+
 _MAX_NAME = 255
 
 
@@ -59,6 +74,12 @@ def partition_of(name: str) -> TopicPartition | None:
     if not (dash and topic and number.isascii() and number.isdigit()):
         return None
     return TopicPartition(topic, int(number))
+
+
+def is_unused(found: Iterable[str]) -> bool:
+    """Whether a log directory holds only what it holds before its first boot note is written. A start that is
+    interrupted leaves checkpoints too; the caller has to check that they name no partition."""
+    return _BEFORE_USE.issuperset(found)
 
 
 def is_stray(name: str) -> bool:
