@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
-from tidelog.errors import ErrorCode
+from tests.clusterkit import ClusterKit, Story, run
+from tidelog.errors import ErrorCode, StorageError
 from tidelog.lab.broker import KilledWhileStartingError, eventually
-from tidelog.lab.cluster import SESSION_MS
+from tidelog.lab.cluster import SESSION_MS, store_of
+from tidelog.lab.world import World
 from tidelog.log import names
 from tidelog.log.continuity import read_boot_note
 from tidelog.types import TopicPartition
@@ -387,3 +389,113 @@ def test_edge_09_a_new_log_directory_does_not_replace_one_that_cannot_be_used() 
         await _one_may_lead(cluster, is_intact=False)
 
     run(story, log_dirs=BOTH)
+
+
+async def _fail_directory(cluster: ClusterKit, number: int, path: str) -> None:
+    (directory,) = [each for each in cluster[number].broker.storage.directories if each.path == path]
+    cluster[number].host.disk.fail_next("write", count=None, under=f"{path}/")
+    with pytest.raises(StorageError):
+        await directory.checkpoint()
+    await asyncio.sleep(3)
+
+
+def test_a_replica_is_added_although_the_request_that_calls_it_new_is_lost() -> None:
+    """Its broker has a failed log directory and loses its session when the reassignment begins."""
+
+    async def story(cluster: ClusterKit) -> None:
+        controller = cluster.controller
+        added, other = [number for number in cluster.kits if number != controller]
+        await cluster.create_topic("t", ((other, controller),))
+        assert await cluster.produce(b"0") is ErrorCode.NONE
+        await _fail_directory(cluster, added, "/second")
+        cluster.cut_off(added)
+        await _reassign(cluster, other, controller, added)
+        cluster[added].expire_session()
+        await asyncio.sleep(1)
+        cluster.heal(added)
+        await cluster.all_in_sync()
+        assert cluster.values(added) == [b"0"]
+
+    run(story, topic=False, log_dirs=BOTH)
+
+
+def test_edge_09_a_replica_that_was_added_to_the_isr_and_left_it_is_made_anew_and_its_old_log_is_not_mixed_in() -> None:
+    """Its log directory fails while the reassignment still waits for another broker."""
+
+    async def story(cluster: ClusterKit) -> None:
+        async with _added_to_the_isr(cluster) as (stays, added):
+            old = _holding(cluster, added)[0]
+            used = "/second" if old == "/first" else "/first"
+            cluster[added].kill()
+            await asyncio.sleep(_ALL_ENDED_S)
+            assert await cluster.produce(b"1") is ErrorCode.NONE
+            cluster[added].host.disk.fail_next("read", count=None, under=f"{old}/")
+            await cluster[added].start()
+            await eventually(lambda: added in cluster.isr(), 60)
+            assert _holding(cluster, added) == [used]
+            assert await cluster.produce(b"2") is ErrorCode.NONE
+            for number in (*stays, added):
+                cluster[number].kill()
+            await asyncio.sleep(_ALL_ENDED_S)
+            cluster[added].host.disk.mend()
+            await cluster[added].start()
+            await asyncio.sleep(2)
+            assert cluster.leader() == 0, "it has two logs and is not intact"
+            assert _holding(cluster, added) == [used]
+            assert [stray.partition for stray in cluster[added].broker.storage.strays] == [T]
+
+    _run_four(story, [b"0", b"1", b"2"])
+
+
+def test_edge_31_no_empty_log_is_made_for_an_added_replica_that_the_partition_waits_for() -> None:
+    """All members of the ISR are killed; the one that was added comes back first, without the directory of its log."""
+
+    async def story(cluster: ClusterKit) -> None:
+        async with _added_to_the_isr(cluster) as (stays, added):
+            old = _holding(cluster, added)[0]
+            for number in (*stays, added):
+                cluster[number].kill()
+            await asyncio.sleep(_ALL_ENDED_S)
+            cluster[added].host.disk.fail_next("read", count=None, under=f"{old}/")
+            await cluster[added].start()
+            await asyncio.sleep(5)
+            assert (cluster.leader(), cluster.stored_isr()) == (0, sorted((*stays, added)))
+            assert _holding(cluster, added) == []
+            await cluster[added].stop()
+            cluster[added].host.disk.mend()
+
+    _run_four(story, [b"0"])
+
+
+@contextlib.asynccontextmanager
+async def _added_to_the_isr(cluster: ClusterKit) -> AsyncIterator[tuple[tuple[int, int], int]]:
+    """Two replicas stay, one is added and in the ISR, and another one that is to be added is dead meanwhile.
+
+    In the end all are up again, and the reassignment ends.
+    """
+    first, second, added, awaited = cluster.kits
+    await cluster.create_topic("t", ((first, second),))
+    assert await cluster.produce(b"0") is ErrorCode.NONE
+    cluster.cut_off(awaited)
+    await _reassign(cluster, first, second, added, awaited)
+    cluster[awaited].kill()
+    cluster.heal(awaited)
+    await eventually(lambda: cluster.isr() == sorted((first, second, added)), 60)
+    await asyncio.sleep(_ALL_ENDED_S)
+    yield (first, second), added
+    await cluster.start()
+    await cluster.all_in_sync()
+
+
+def _run_four(story: Story, values: list[bytes]) -> None:
+    """Each of four brokers has these values in the end."""
+    with World(1) as world:
+        cluster = ClusterKit(world, store_of(world), 4, log_dirs=BOTH)
+
+        async def whole() -> None:
+            await cluster.start()
+            await world.host("client").start(story(cluster))
+            assert all(cluster.values(number) == values for number in cluster.kits)
+            assert _unclean_elections(cluster) == 0
+
+        world.run(whole(), limit_s=600)

@@ -334,3 +334,76 @@ def test_edge_31_a_move_does_not_end_before_one_of_its_target_has_said_that_its_
     made.handle(TookOver(Snapshot(living, {"t": moving}, {T0: recorded}, ())))
     assert "StopReplica" in kinds(answered(ErrorCode.NONE), 1), "nothing else comes that would end the move"
     assert assignment(made) == Assignment((2,))
+
+
+def told_as_new(outcome: Outcome, id: int) -> bool:
+    (told,) = find(outcome, id, LeaderAndIsrRequest).topic_states[0].partition_states
+    return told.is_new
+
+
+def returned(rules: Controller, id: int, epoch: int, intact_since: int = -1) -> Outcome:
+    """The broker dies and comes back with another epoch; all others stay."""
+    living = {other: each for other, each in rules.image.brokers.items() if other != id}
+    rules.handle(BrokersChanged(living))
+    return rules.handle(BrokersChanged(living | {id: broker(id, epoch, intact_since, epoch - 1)}))
+
+
+def test_a_replica_that_is_added_is_new_whichever_request_tells_of_it() -> None:
+    """The first one may be lost with the session of the broker, or with the controller."""
+    rules = started(3, 4)
+    assert told_as_new(returned(rules, 3, 23), 3)
+    assert not told_as_new(returned(rules, 2, 22), 2), "it was there before"
+    now, moving = rules.image.state(T0), assignment(rules)
+    assert now is not None
+    assert moving is not None
+    _, outcome = controller(1, 2, 3, 4, topics={"t": TopicFacts(TOPIC_ID, {0: moving})}, states={T0: now})
+    assert [told_as_new(outcome, id) for id in (1, 2, 3, 4)] == [False, False, True, True]
+
+
+def test_a_replica_that_is_added_is_not_new_while_an_election_counts_it() -> None:
+    rules = started(3, 4)
+    alter(rules, 1, 2, 3)
+    living = brokers(1, 2, 4) | {3: broker(3, 23, 13, 13)}
+    assert not told_as_new(rules.handle(BrokersChanged(living)), 3), "it came back intact and is in the ISR"
+    assert told_as_new(returned(rules, 3, 33), 3), "it has left the ISR, so nothing counts that it may have"
+
+
+def test_a_replica_that_is_added_is_not_new_while_its_partition_waits_for_it() -> None:
+    rules = started(3, 4)
+    alter(rules, 1, 3)
+    rules.handle(BrokersChanged({}))
+    outcome = rules.handle(BrokersChanged({3: with_failed_directory(broker(3, 23)), 4: broker(4)}))
+    now = rules.image.state(T0)
+    assert now is not None
+    assert (now.leader, set(now.eligible)) == (-1, {1, 3})
+    assert not told_as_new(outcome, 3)
+    assert told_as_new(outcome, 4)
+
+
+def test_a_replica_that_is_added_and_eligible_is_not_new() -> None:
+    facts = topic((1, 2, 3), min_insync=2)._replace(assignments={0: Assignment((1, 2, 3), (3,))})
+    recorded = PartitionState(1, 3, (1,), 1, 4, {1: 11, 3: 13}, elr=(3,))
+    rules, outcome = controller(1, 2, 3, topics={"t": facts}, states={T0: recorded})
+    now = rules.image.state(T0)
+    assert now is not None
+    assert now.elr == (3,)
+    assert not told_as_new(outcome, 3)
+
+
+def test_a_replica_that_is_added_is_not_new_if_the_state_cannot_be_read() -> None:
+    """It may be in the ISR."""
+    facts = TopicFacts(TOPIC_ID, {0: Assignment((1, 2, 3), (3,))})
+    made = Controller(1, 5, "INTERNAL")
+    outcome = made.handle(TookOver(Snapshot(brokers(1, 2, 3), {"t": facts}, {}, (), faults={T0: "no JSON"})))
+    assert not told_as_new(outcome, 3)
+
+
+def test_a_replica_is_not_new_when_the_reassignment_has_ended() -> None:
+    rules = started(3, 4)
+    alter(rules, 1, 2, 3, 4)
+    assert assignment(rules) == Assignment((3, 4))
+    outcome = returned(rules, 3, 23)
+    now = rules.image.state(T0)
+    assert now is not None
+    assert now.isr == (4,)
+    assert not told_as_new(outcome, 3)

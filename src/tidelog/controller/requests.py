@@ -238,7 +238,9 @@ class Batch:
             if told is None:
                 told = LeaderAndIsrTopicState(topic_name=topic.name, topic_id=topic.topic_id)
                 topics[topic.name] = told
-            told.partition_states.append(self._leader_and_isr_of(partition, is_new))
+            told.partition_states.append(
+                self._leader_and_isr_of(partition, is_new or self._is_being_added(partition, broker))
+            )
         return LeaderAndIsrRequest(
             controller_id=self._controller_id,
             controller_epoch=self._controller_epoch,
@@ -246,6 +248,18 @@ class Batch:
             type=FULL if broker in self._full else INCREMENTAL,
             topic_states=list(topics.values()),
             live_leaders=[live for leader in sorted(leaders) if (live := self._live_leader(leader)) is not None],
+        )
+
+    def _is_being_added(self, partition: TopicPartition, broker: BrokerId) -> bool:
+        """The replica is new as long as the reassignment goes on and no election counts it. The request that first told
+        so may be lost, and a broker with a failed log directory makes no log for a replica that is not new. Whatever
+        the broker may have of it, it keeps."""
+        assignment, state = self._image.assignment(partition), self._image.state(partition)
+        return (
+            assignment is not None
+            and state is not None
+            and broker in assignment.adding
+            and broker not in state.eligible
         )
 
     def _leader_and_isr_of(self, partition: TopicPartition, is_new: bool) -> LeaderAndIsrPartitionState:
