@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import tidelog
 from tidelog.lab.search import Outcome, run
+from tidelog.lab.world import freeze_base
 
 _SEEDS_PER_PROCESS = 500
 """After so many a worker is replaced, so that it does not grow without bound."""
@@ -60,10 +61,11 @@ def run_one(seed: int, directory: Path, report: Report) -> Result:
 def run_all(seeds: Iterable[int], jobs: int, directory: Path, report: Report) -> Generator[Result, None, None]:
     """In the order in which they end. Closing the iterator ends the search."""
     if jobs == 1:
+        freeze_base()
         yield from (run_one(seed, directory, report) for seed in seeds)
         return
     pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=silence, max_tasks_per_child=_SEEDS_PER_PROCESS
+        jobs, mp_context=get_context("spawn"), initializer=_prepare, max_tasks_per_child=_SEEDS_PER_PROCESS
     )
     waiting: set[Future[Result]] = set()
     try:
@@ -77,6 +79,11 @@ def run_all(seeds: Iterable[int], jobs: int, directory: Path, report: Report) ->
             yield from (future.result() for future in done)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _prepare() -> None:
+    silence()
+    freeze_base()
 
 
 def silence() -> None:
