@@ -112,6 +112,8 @@ class GroupMember:
                 except TimeoutError:
                     continue
                 for fetched in answers:
+                    if member.assignment != assignment:
+                        return  # another member may have read on since, and this position would take the group back
                     records = list(visible_records(fetched.records, fetched.aborted, fetched.fetch_offset))
                     partition, next_offset = fetched.partition, fetched.next_offset
                     read = ReadOn(self.name, partition, positions[partition], next_offset, records)

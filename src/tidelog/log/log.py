@@ -494,16 +494,21 @@ class Log:
             await self.cleaning.abandon()
 
     async def close(self) -> None:
-        """Leave the files complete, so that a `clean` open needs no recovery."""
-        await self.abandon_cleaning()
-        self.segments.active.complete_time_index()
-        await self.flush()
-        end, entries = self.log_end_offset, self.producers.snapshot()
+        """Leave the files complete, so that a `clean` open needs no recovery.
 
-        def finish() -> None:
-            self.snapshots.write(end, entries)
-            for segment in segments:
-                segment.close()
+        A cut that is under way comes first: until it is done the producers are those of the log before it, and their
+        retries would be answered as duplicates of what was cut off.
+        """
+        async with self.reshaping:
+            await self.abandon_cleaning()
+            self.segments.active.complete_time_index()
+            await self.flush()
+            end, entries = self.log_end_offset, self.producers.snapshot()
+            segments = list(self.segments)
 
-        segments = list(self.segments)
-        await self.work.run(finish)
+            def finish() -> None:
+                self.snapshots.write(end, entries)
+                for segment in segments:
+                    segment.close()
+
+            await self.work.run(finish)
