@@ -241,7 +241,7 @@ CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
     diverging_fetches_acknowledge: (2, InSyncHasAllCommitted),
     empty_terms_not_recorded: (214, ReplicasAgree),
     no_matched_epoch: (64, ReplicasAgree),
-    no_epoch_fencing: (32, None),
+    no_epoch_fencing: (25, None),
     keep_epochs_at_truncation: (10, None),
     forget_epochs_at_truncation: (10, ReplicasAgree),
     forget_hw_with_each_isr: (1, HighWatermarkNeverFalls),
