@@ -1,17 +1,21 @@
-"""Logs that are damaged, missing or of nobody knows which topic: no broker leads with them as if it had kept all."""
+"""Logs that are damaged, missing or without a topic id: no broker leads with them as if it had kept everything."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from functools import partial
 
 import pytest
 
 from tests.clusterkit import ClusterKit, run
 from tests.sim.test_cluster_absence import T, all_on_disk, bad_id, change, lose_controller
 from tests.sim.test_cluster_log_directories import _reassign
-from tests.sim.test_cluster_returns import _fill_on, _isr_is, _one_waits_for_the_others, _run_four, _unclean_elections
+from tests.sim.test_cluster_returns import (
+    _all_end_one_after_the_other,
+    _one_waits_for_the_others,
+    _run_four,
+    _unclean_elections,
+)
 from tidelog.controller import nodes
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import DATA, KilledWhileStartingError, eventually
@@ -147,20 +151,7 @@ def test_members_stay_eligible_without_a_leader_when_min_insync_replicas_falls(c
 
     async def story(cluster: ClusterKit) -> None:
         controller = cluster.controller
-        first, second, third = [number for number in cluster.kits if number != controller]
-        await cluster.create_topic("t", [(first, second, third)])
-        await eventually(lambda: len(cluster.isr()) == 3)
-        await _fill_on(cluster, (first, second, third))
-        sessions = {number: cluster[number].broker.session.id for number in (first, second, third)}
-        cluster[third].lose_power()
-        for number in (first, second):
-            cluster[number].kill()
-        for number, left in ((first, (second, third)), (second, (third,))):
-            cluster.store.expire(sessions[number])
-            await eventually(partial(_isr_is, cluster, left), 2)
-        cluster.store.expire(sessions[third])
-        await eventually(lambda: cluster.stored_state().leader == -1, 2)
-        assert cluster.stored_state().elr == (second,)
+        first, second, third = await _all_end_one_after_the_other(cluster)
         if change_of == "the setting":
             await _set_min_insync_replicas(cluster, "1")
         else:
@@ -201,7 +192,7 @@ def test_edge_31_an_isr_that_lost_its_only_log_makes_way_for_the_replica_that_ha
         await eventually(lambda: cluster.isr() == [1], 60)
         assert await cluster.produce(b"alone") is ErrorCode.NONE
         at = TopicPartition("t", 0)
-        (holding,) = [one.path for one in cluster[1].broker.storage.directories if at in one.logs]
+        (holding,) = [directory.path for directory in cluster[1].broker.storage.directories if at in directory.logs]
         await cluster[1].stop()
         if is_replaced:
             cluster[1].host.disk.remove_directory(holding)
@@ -264,7 +255,7 @@ def test_the_mark_of_a_failed_sync_counts_also_when_its_directory_has_another_pa
 
     async def story(cluster: ClusterKit) -> None:
         at = TopicPartition("t", 0)
-        (holding,) = [one.path for one in cluster[1].broker.storage.directories if at in one.logs]
+        (holding,) = [directory.path for directory in cluster[1].broker.storage.directories if at in directory.logs]
         other = "/first" if holding == "/second" else "/second"
         disk, path = cluster[1].host.disk, f"{holding}/t-0/{_LOG}"
         await _fill(cluster, VALUES[:1])

@@ -475,20 +475,7 @@ def test_an_isr_that_can_commit_nothing_leaves_its_last_members_eligible() -> No
 
     async def story(cluster: ClusterKit) -> None:
         controller = cluster.controller
-        first, second, third = [number for number in cluster.kits if number != controller]
-        await cluster.create_topic("t", [(first, second, third)])
-        await eventually(lambda: len(cluster.isr()) == 3)
-        await _fill_on(cluster, (first, second, third))
-        sessions = {number: cluster[number].broker.session.id for number in (first, second, third)}
-        cluster[third].lose_power()
-        for number in (first, second):
-            cluster[number].kill()
-        for number, left in ((first, (second, third)), (second, (third,))):
-            cluster.store.expire(sessions[number])
-            await eventually(partial(_isr_is, cluster, left), 2)
-        cluster.store.expire(sessions[third])
-        await eventually(lambda: cluster.stored_state().leader == -1, 2)
-        assert (cluster.stored_state().isr, cluster.stored_state().elr) == ((third,), (second,))
+        first, second, third = await _all_end_one_after_the_other(cluster)
         await cluster[third].start()
         await asyncio.sleep(2)
         assert cluster.leader() == 0, "it may have lost records, and the second may not"
@@ -577,6 +564,26 @@ async def _fill_on(cluster: ClusterKit, replicas: tuple[int, ...]) -> None:
     for value in VALUES:
         assert await cluster.produce(value) is ErrorCode.NONE
     await eventually(lambda: len({cluster.ends()[number] for number in replicas}) == 1)
+
+
+async def _all_end_one_after_the_other(cluster: ClusterKit) -> tuple[int, int, int]:
+    """The replicas of t, which are not the controller: two are killed and the third loses power in one moment, and the
+    controller hears of one death after the other. The third is left in the ISR, and the second is eligible."""
+    first, second, third = [number for number in cluster.kits if number != cluster.controller]
+    await cluster.create_topic("t", [(first, second, third)])
+    await eventually(lambda: len(cluster.isr()) == 3)
+    await _fill_on(cluster, (first, second, third))
+    sessions = {number: cluster[number].broker.session.id for number in (first, second, third)}
+    cluster[third].lose_power()
+    for number in (first, second):
+        cluster[number].kill()
+    for number, left in ((first, (second, third)), (second, (third,))):
+        cluster.store.expire(sessions[number])
+        await eventually(partial(_isr_is, cluster, left), 2)
+    cluster.store.expire(sessions[third])
+    await eventually(lambda: cluster.stored_state().leader == -1, 2)
+    assert (cluster.stored_state().isr, cluster.stored_state().elr) == ((third,), (second,))
+    return first, second, third
 
 
 def _run_four(story: Story, seed: int) -> None:

@@ -95,7 +95,7 @@ def test_edge_31_the_fullest_does_not_lead_while_a_member_is_away_or_has_not_tol
         ({1, 2, 3}, {1: LogEnd(3, 6), 2: LogEnd(3, 5), 3: LogEnd(-1, 0)}, Election(1, (1,), is_unclean=True)),
         # and waited for
         ({2, 3}, {3: LogEnd(-1, 0), 2: LogEnd(3, 5)}, Election(-1, (3,))),
-        # nobody has anything: a member leads
+        # all logs are empty: a member leads
         ({1, 2, 3}, dict.fromkeys(REPLICAS, LogEnd(-1, 0)), Election(3, (3,), is_unclean=True)),
         # it has something
         ({2, 3}, {3: LogEnd(2, 1)}, Election(3, (3,), is_unclean=True)),

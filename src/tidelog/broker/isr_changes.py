@@ -27,7 +27,7 @@ from tidelog.wire.messages.controller import (
 _log = logging.getLogger(__name__)
 
 _VERSION, _WITHOUT_EPOCHS = 3, 2
-"""Of AlterPartition: with and without the members' broker epochs."""
+"""Versions of AlterPartition, with and without the members' broker epochs."""
 _RETRY_S = 0.05
 _CONFIRM_S = 1.0
 """How long a client's request waits for the controller's word on who leads."""
@@ -57,7 +57,7 @@ class _Proposal:
 
     @property
     def version(self) -> int:
-        """Of the request that asks for it.
+        """The version of AlterPartition that asks for it.
 
         A follower that joins and cannot tell its broker epoch (Fetch below v15) is asked for in one that has none.
         """

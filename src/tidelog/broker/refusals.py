@@ -94,7 +94,7 @@ class Refusals:
             del self._refused[sent[:3]]
 
     def reason_for(self, sent: Sent) -> ErrorCode | None:
-        """Of a batch behind a gap: what the one before it was told, if that was refused here."""
+        """The error that an earlier batch of this producer was refused with here, if this batch comes behind it."""
         known = self._of(sent)
         return known.code if known is not None and sent.is_behind(known.first_sequence) else None
 
@@ -104,7 +104,7 @@ class Refusals:
         return known is not None and known.first_sequence == sent.base_sequence
 
     def check_gap(self, sent: Sent, gap: SequenceGapError, epoch_start_offset: Offset) -> None:
-        """Of a batch behind a gap: raise what its producer is told, or return if the batch is to be written.
+        """A batch came behind a gap: raise the error for its producer, or return if the batch is to be written.
 
         `epoch_start_offset` is where the leader's own epoch begins. What the producer has here from earlier epochs went
         to a former leader, and so may have what is missing.

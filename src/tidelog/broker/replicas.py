@@ -153,8 +153,8 @@ class Replicas:
         return {name: code for (name, _, _), code in zip(roles, codes, strict=True)}
 
     async def _read_settings(self, topics: Iterable[str]) -> set[str]:
-        """Of topics whose first log here is to be opened. The topics whose settings cannot be read: the controller
-        tells of them again, and the others are served meanwhile."""
+        """Read the settings of topics whose first log here is to be opened. Returns the topics whose settings cannot be
+        read: the controller tells of them again, and the others are served meanwhile."""
         names = [topic for topic in dict.fromkeys(topics) if is_valid_name(topic)]
         failures = await asyncio.gather(*map(self._read_settings_of, names))
         self._unreadable = {topic: reason for topic, reason in self._unreadable.items() if topic not in names}
@@ -351,7 +351,7 @@ class Replicas:
         return ErrorCode.NONE
 
     def _strays_of(self, name: TopicPartition, topic_id: bytes) -> list[tuple[LogDirectory, Stray]]:
-        """Of this topic. If the controller cannot read its id, the strays of this name, unless they are of several."""
+        """The strays of this topic. If its id is unknown: those of this name, unless they are of several topics."""
         named = [
             (directory, stray)
             for directory in self._storage.directories

@@ -34,7 +34,7 @@ class Candidates(NamedTuple):
     has_lost: Callable[[BrokerId], bool]
     """Whether this member of ISR or ELR may have lost records since they were written."""
     log_ends: Mapping[BrokerId, LogEnd] = {}
-    """Of those that were asked, and have told."""
+    """Where the logs end of those replicas that have answered."""
     is_surely_there: Callable[[BrokerId], bool] = lambda member: True
     """Whether this member is known not to be in a log directory that failed."""
 

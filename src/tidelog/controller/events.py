@@ -209,7 +209,7 @@ class UncleanElection(NamedTuple):
     leader: BrokerId
     last_isr: tuple[BrokerId, ...]
     log_ends: dict[BrokerId, LogEnd]
-    """Of the replicas that told where their logs end."""
+    """Where the logs ended of the replicas that told so."""
 
     def __str__(self) -> str:
         ends = ", ".join(f"broker {broker} at {end.offset}" for broker, end in sorted(self.log_ends.items()))

@@ -39,7 +39,7 @@ class Broker(NamedTuple):
     intact_since: Epoch = NO_EPOCH
     """Since this broker epoch its log directories have lost nothing; NO_EPOCH: since its own."""
     last_epoch: Epoch = NO_EPOCH
-    """Of the last registration that its log directories noted; NO_EPOCH: there is none."""
+    """The broker epoch that its log directories noted last; NO_EPOCH if there is none."""
     has_failed_directory: bool = False
     """One of its log directories cannot be used; which replicas are gone with it only the broker knows."""
 
@@ -100,10 +100,10 @@ class PartitionState(NamedTuple):
     isr: tuple[BrokerId, ...]
     controller_epoch: Epoch
     version: int
-    """Of the node; brokers know it as the partition epoch."""
+    """The version of the node; brokers know it as the partition epoch."""
     lives: Mapping[BrokerId, Epoch]
-    """Of the members of ISR and ELR: the broker epochs in which they surely had every committed record, as far as the
-    writer knew. A member with a higher epoch has bounced since, even if that was before this came into the store."""
+    """The broker epochs in which the members of ISR and ELR surely had every committed record, as far as the writer
+    knew. A member with a higher epoch has bounced since, even if that was before this came into the store."""
     leader_recovery_state: int = 0
     elr: tuple[BrokerId, ...] = ()
     """Eligible leader replicas (KIP-966): they left the ISR when it fell below min.insync.replicas. Nothing is
@@ -142,7 +142,7 @@ class TopicFacts(NamedTuple):
     fault: str | None = None
     """Why the topic's node cannot be read. The rest is what was known before, if anything was."""
     remains: tuple[int, ...] = ()
-    """Of a topic with a fault: the partitions that have nodes, so that it can be deleted all the same."""
+    """The partitions that have nodes, if the topic has a fault: so it can be deleted all the same."""
 
 
 @dataclass
@@ -202,7 +202,7 @@ class Image:
         self.shutting_down: dict[BrokerId, int] = {}
         """Brokers that asked to hand over what they lead, with the epoch of the life that is about to end."""
         self.log_ends: dict[TopicPartition, dict[BrokerId, LogEnd]] = {}
-        """Of replicas that may have lost records, in partitions without a leader: what the brokers told."""
+        """What brokers told of replicas that may have lost records, in partitions without a leader."""
         self.asked_for_log_ends: set[tuple[TopicPartition, BrokerId]] = set()
         for name, facts in snapshot.topics.items():
             self.put_topic(name, facts)
@@ -280,7 +280,7 @@ class Image:
         return self.is_online(partition, broker) and not self.is_shutting_down(broker)
 
     def holders(self, name: str) -> list[tuple[TopicPartition, BrokerId]]:
-        """Who may hold replicas of a topic. Of a topic whose node was never readable: every living broker."""
+        """The brokers that may hold replicas of a topic: every living one if its node was never readable."""
         topic = self.topics[name]
         if topic.fault is None or topic.assignments:
             return topic.replicas()

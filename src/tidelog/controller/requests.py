@@ -46,7 +46,7 @@ INCREMENTAL, FULL = 1, 2
 """Types of requests: what changed, or all there is."""
 
 _DEBUGGING_REPLICA = -2
-"""Who asks with this id is told what a replica has itself, be it the leader or not."""
+"""A request with this replica id is answered with what the replica itself has, whether it leads or not."""
 _LATEST = -1
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -175,7 +175,7 @@ class Batch:
         return list(topics.values())
 
     def _metadata_of(self, partition: TopicPartition) -> UpdateMetadataPartitionState | None:
-        """None for a partition that has never had a leader: nobody knows it yet.
+        """None for a partition that has never had a leader: no client knows it yet.
 
         One whose state cannot be read is told without a leader: without it the topic would have fewer partitions.
         """

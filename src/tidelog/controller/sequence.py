@@ -20,7 +20,7 @@ SEQUENCE_TAG = 0x746C
 """The letters "tl". Kafka numbers the tags of a message from 0 on, and none of these three has more than one."""
 
 NO_SEQUENCE = -1
-"""Of a request without a number."""
+"""The number of a request that carries none."""
 
 _NUMBER = struct.Struct(">q")
 

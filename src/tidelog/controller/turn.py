@@ -53,7 +53,7 @@ class Turn:
     def settle_partition(self, topic: Topic, partition: TopicPartition) -> None:
         state = topic.states.get(partition.partition)
         if partition.partition in topic.faults:
-            return  # there is a state, but nobody knows which: another one must not take its place
+            return  # its state cannot be read, and another one must not take its place
         if state is None:
             self._begin(topic, partition)
             return

@@ -203,14 +203,15 @@ class LabCluster(Generic[AnyBroker]):
     def is_in_sync(self, index: int = 0, factor: int = 3, topic: str = TOPIC) -> bool:
         """Every replica is in the ISR, and all have the same records, all of them committed."""
         replicas = {number: self.replica(number, index, topic) for number in self.brokers}
-        leaders = [one for one in replicas.values() if one is not None and one.leader is not None]
+        leaders = [replica for replica in replicas.values() if replica is not None and replica.leader is not None]
         if not leaders:
             return False
-        last = max(leaders, key=lambda one: one.leader_epoch)
+        last = max(leaders, key=lambda replica: replica.leader_epoch)
         members = [replicas[number] for number in last.replicas]
         if last.leader is None or len(members) != factor or sorted(last.leader.isr) != sorted(last.replicas):
             return False
-        ends = {(one.log.log_end_offset, one.log.high_watermark) if one is not None else None for one in members}
+        logs = [None if member is None else member.log for member in members]
+        ends = {None if log is None else (log.log_end_offset, log.high_watermark) for log in logs}
         return len(ends) == 1 and len(set(ends.pop() or (0, 1))) == 1
 
     async def leads(self, but: int = 0, index: int = 0) -> int:

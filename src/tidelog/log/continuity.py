@@ -31,7 +31,7 @@ class Continuity(NamedTuple):
     intact_since: Epoch = NO_EPOCH
     """NO_EPOCH: what was there before this process may be lost, in part or as a whole."""
     last_epoch: Epoch = NO_EPOCH
-    """Of the last registration that the directory noted. A directory that was put back from a copy has missed the
+    """The broker epoch that the directory noted last. A directory that was put back from a copy has missed the
     epochs since then, and the last one that the store knows of shows it."""
 
 

@@ -50,7 +50,7 @@ class Stray(NamedTuple):
 
     @property
     def fullness(self) -> tuple[Epoch, Offset, str]:
-        """Of strays of one partition the greatest has every committed record that another one has."""
+        """The greatest of several strays of one partition has every committed record that another one has."""
         return self.last_epoch, self.end_offset, self.path
 
     @property

@@ -37,7 +37,7 @@ async def made_anew(scene: Scene) -> None:
 
 
 def _leader(scene: Scene, topic: str) -> int:
-    """Of partition 0; 0 if there is none."""
+    """The leader of partition 0; 0 if there is none."""
     for number in scene.cluster.brokers:
         replica = scene.cluster.replica(number, 0, topic)
         if replica is not None and replica.leader is not None:
