@@ -10,7 +10,7 @@ import pytest
 from tidelog.lab.chance import stream
 from tidelog.lab.clock import EPOCH_MS, SimClock
 from tidelog.lab.loop import SimulationError
-from tidelog.lab.world import World
+from tidelog.lab.world import SimHost, World
 from tidelog.ports import Ports
 
 
@@ -168,3 +168,31 @@ def test_streams_of_chance_do_not_disturb_each_other() -> None:
     assert stream(1, "a").random() == stream(1, "a").random()
     assert len({stream(seed, name).random() for seed in (1, 2) for name in "abc"}) == 6
     assert stream(1, "a").getrandbits(32) == 618735177, "pinned: equal on every machine and under every PYTHONHASHSEED"
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_failure_that_a_dead_process_has_not_looked_at_is_not_missed(is_killed: bool) -> None:
+    """Seed 2461: a connection was closed in the moment in which its process died."""
+
+    async def main(host: SimHost) -> None:
+        failures: list[asyncio.Future[None]] = []
+
+        async def process() -> None:
+            failures.append(asyncio.get_running_loop().create_future())
+            await asyncio.sleep(100)
+
+        host.start(process())
+        await asyncio.sleep(1)
+        failures[0].set_exception(OSError("closed"))
+        if is_killed:
+            host.kill()
+        failures.clear()
+        await asyncio.sleep(1)
+
+    with World(1) as world:
+        host = world.host("b1")
+        if is_killed:
+            world.run(main(host))
+        else:
+            with pytest.raises(SimulationError, match="never retrieved"):
+                world.run(main(host))

@@ -144,7 +144,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         cause = context.get("exception")
-        if isinstance(cause, ProcessDied):
+        future = context.get("future")
+        if isinstance(cause, ProcessDied) or (isinstance(future, SimFuture) and future.is_of_the_dead):
             return
         source = context.get("task") or context.get("future") or context.get("handle") or ""
         self.fail(f"{context.get('message')}: {cause!r} {source}", cause)

@@ -67,7 +67,18 @@ async def _until_death(program: Coroutine[Any, Any, T], process: SimProcess) -> 
 
 
 class SimFuture(asyncio.Future[T]):
-    """A future that hashes by its number, for the same reason. Few futures are ever hashed: those get a number."""
+    """A future that hashes by its number, for the same reason. Few futures are ever hashed: those get a number.
+
+    It knows the process that made it: what a dead process has not looked at is not missed.
+    """
+
+    def __init__(self, *, loop: SimLoop) -> None:
+        super().__init__(loop=loop)
+        self.process = PROCESS.get()
+
+    @property
+    def is_of_the_dead(self) -> bool:
+        return self.process is not None and self.process.dead
 
     def __hash__(self) -> int:
         try:

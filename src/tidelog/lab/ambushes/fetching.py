@@ -103,6 +103,8 @@ async def _answer_that_waits(scene: Scene) -> None:
     finally:
         for way in ways:
             network.heal(*way)
+    # Large records that pile up would take longer to copy than the rules of time allow.
+    await scene.until(lambda: end_of(scene, follower, cast.big) == end_of(scene, cast.other, cast.big), _PATIENCE_S)
 
 
 async def _deposed(scene: Scene, cast: _Cast, parted: int) -> None:
