@@ -11,6 +11,7 @@ import pytest
 from tests.fake_broker import CLOSE
 from tests.fake_groups import COMMIT, HEARTBEAT, JOIN, LEAVE, SYNC, FakeGroups, committed, shares_of, simulate_groups
 from tidelog.client.cluster import Cluster
+from tidelog.client.consumer_protocol import encode_assignment
 from tidelog.client.errors import BrokerError
 from tidelog.client.group_offsets import CommittedOffset
 from tidelog.client.membership import Assignment, Member
@@ -18,7 +19,7 @@ from tidelog.client.seat import MemberSettings
 from tidelog.errors import ErrorCode
 from tidelog.groups.assignors import COOPERATIVE_STICKY, RANGE, STICKY
 from tidelog.types import TopicPartition
-from tidelog.wire.messages.groups import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from tidelog.wire.messages.groups import HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
 
 ORDERS = tuple(TopicPartition("orders", number) for number in range(3))
 BEAT_S = MemberSettings().heartbeat_interval_ms / 1000
@@ -204,6 +205,10 @@ def test_a_failure_that_cannot_be_mended_ends_the_member() -> None:
                 with pytest.raises(BrokerError) as failure:
                     await call()
                 assert failure.value.code is ErrorCode.FENCED_INSTANCE_ID
+            with pytest.raises(BrokerError):
+                await member.committed(ORDERS)
+            with pytest.raises(BrokerError):  # a reader that only looks at its assignment is told too (seed 3692)
+                _ = member.assignment
         fake.brokers[1].script[JOIN] = [refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)]
         with pytest.raises(BrokerError) as failure:
             async with Member(cluster, "g", ["orders"]):
@@ -282,6 +287,33 @@ def test_the_leader_looks_for_an_unknown_topic_with_each_heartbeat() -> None:
             assert member.assignment == Assignment(2, (*ORDERS, TopicPartition("returns", 0)))
             await asyncio.sleep(100)
             assert member.assignment.generation == 2
+
+    simulate_groups(story)
+
+
+@pytest.mark.parametrize("stored", [ORDERS, ()])
+def test_a_static_leader_that_came_back_sees_to_it_that_all_is_assigned(stored: tuple[TopicPartition, ...]) -> None:
+    """The coordinator hands out the assignment of before (KIP-814), which may be of a time without the topic."""
+
+    async def story(cluster: Cluster, fake: FakeGroups) -> None:
+        broker = fake.brokers[1]
+
+        def come_back(request: JoinGroupRequest) -> JoinGroupResponse:
+            joined = broker._joined(request)
+            joined.skip_assignment = True
+            return joined
+
+        broker.script[JOIN] = [come_back]
+        broker.script[SYNC] = [lambda request: SyncGroupResponse(assignment=encode_assignment(stored))]
+        settings = MemberSettings(group_instance_id="one", metadata_max_age_ms=20_000)
+        async with Member(cluster, "g", ["orders"], settings=settings) as member:
+            await asyncio.sleep(1)
+            assert member.assignment == Assignment(1 if stored else 2, ORDERS)
+            assert shares_of(broker.of_key(SYNC)[0]) == {}
+            added = TopicPartition("orders", len(ORDERS))
+            fake.leaders[added] = 1
+            await asyncio.sleep(30)
+            assert member.assignment.partitions == (*ORDERS, added)
 
     simulate_groups(story)
 

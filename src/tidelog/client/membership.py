@@ -57,7 +57,7 @@ class Member:
     It has connections of its own, for a join waits for the others and holds up what is behind it.
     `on_assigned` is called with what came, `on_revoked` with what has to be given up while it is still held,
     `on_lost` with what others may have by now; an exception in one of them ends the member. After a failure that no
-    further try can mend, `next_assignment` and `commit` raise it.
+    further try can mend, `assignment`, `next_assignment`, `commit` and `committed` raise it.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Member:
     @property
     def assignment(self) -> Assignment:
         """Nothing while the group rebalances, unless its assignors are cooperative."""
+        self._raise_failure()
         return self._assignment
 
     @property
@@ -128,6 +129,7 @@ class Member:
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
         """Where to begin with them; those not in it have no offset yet."""
+        self._raise_failure()
         return await committed_offsets(self._cluster, self._seat.group, partitions, require_stable=True)
 
     async def __aenter__(self) -> Member:
@@ -213,12 +215,18 @@ class Member:
         }
         self._counts = {}
         joined = await self._seat.join(protocols)
-        leads = joined.leader == joined.member_id
-        assignments = await self._assign(joined) if leads and not joined.skip_assignment else {}
-        return tuple(decode_assignment(await self._seat.sync(joined.protocol_name, assignments)))
+        shares = await self._shares(joined) if joined.leader == joined.member_id else {}
+        assignments = (
+            {} if joined.skip_assignment else {name: encode_assignment(share) for name, share in shares.items()}
+        )
+        partitions = tuple(decode_assignment(await self._seat.sync(joined.protocol_name, assignments)))
+        if joined.skip_assignment and len(partitions) != len(shares.get(joined.member_id, partitions)):
+            # A static leader came back (KIP-814). The assignment was made before, for other topics or partitions.
+            self._rebalancing.set()
+        return partitions
 
-    async def _assign(self, joined: JoinGroupResponse) -> dict[str, bytes]:
-        """Everybody's share, dealt out by the leader."""
+    async def _shares(self, joined: JoinGroupResponse) -> dict[str, list[TopicPartition]]:
+        """The partitions of each member, as the leader assigns them now."""
         assignor = self._assignors[joined.protocol_name or ""]
         members = {
             member.member_id: decode_subscription(member.metadata, assignor, member.group_instance_id)
@@ -226,10 +234,7 @@ class Member:
         }
         topics = sorted({topic for subscription in members.values() for topic in subscription.topics})
         self._counts = await self._partition_counts(topics)
-        return {
-            member: encode_assignment(partitions)
-            for member, partitions in assignor.assign(members, self._counts).items()
-        }
+        return assignor.assign(members, self._counts)
 
     async def _partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         await self._cluster.retrying(lambda: self._cluster.refresh_once(topics), "metadata", topics=None)
