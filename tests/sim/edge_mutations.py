@@ -12,10 +12,12 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.broker.control.channel import BrokerChannel
 from tidelog.broker.control.reach import Reach
 from tidelog.broker.control.snapshot import ClusterReader
 from tidelog.broker.directory_losses import DirectoryLosses
 from tidelog.broker.fetcher import Fetcher
+from tidelog.broker.group.shard import GroupShard
 from tidelog.broker.handlers.fetch import _Fetch, _Source
 from tidelog.broker.membership import Membership
 from tidelog.broker.metadata import PartitionMetadata
@@ -306,6 +308,57 @@ def copies_are_as_good(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Storage, "compare", believe)
     patch.setattr(BootNote, "is_original", True)
+
+
+def close_within_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """A log that is being cut is closed with the producers that it had before, and takes retries for duplicates."""
+
+    async def close(self: Log) -> None:
+        await self.abandon_cleaning()
+        self.segments.active.complete_time_index()
+        await self.flush()
+        end, entries, segments = self.log_end_offset, self.producers.snapshot(), list(self.segments)
+
+        def finish() -> None:
+            self.snapshots.write(end, entries)
+            for segment in segments:
+                segment.close()
+
+        await self.work.run(finish)
+
+    patch.setattr(Log, "close", close)
+
+
+def controllers_wait_half_a_minute(patch: pytest.MonkeyPatch) -> None:
+    """A controller waits 30 s for an answer of a broker, whatever controller.socket.timeout.ms says."""
+    begin = BrokerChannel.__init__
+
+    def begin_patiently(self: BrokerChannel, *facts: Any) -> None:
+        begin(self, *facts)
+        self._timeout_ms = lambda: 30_000
+
+    patch.setattr(BrokerChannel, "__init__", begin_patiently)
+
+
+def topics_fail_together(patch: pytest.MonkeyPatch) -> None:
+    """A topic whose settings cannot be read keeps all others of its LeaderAndIsr from being served."""
+
+    async def read_or_fail(self: Replicas, topics: Any) -> set[str]:
+        for topic in dict.fromkeys(topics):
+            await self._refresh_topic(topic)
+        return set()
+
+    patch.setattr(Replicas, "_read_settings", read_or_fail)
+
+
+def a_failed_load_is_final(patch: pytest.MonkeyPatch) -> None:
+    """A shard of groups whose load fails once is not loaded again in this term."""
+
+    async def load_once(self: GroupShard) -> None:
+        with contextlib.suppress(Exception):
+            await self._load_once()
+
+    patch.setattr(GroupShard, "_load", load_once)
 
 
 SEEN_IN_SEARCH: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule] | None]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.clusterkit import ClusterKit, run
 from tests.logkit import batch
 from tests.sim import edge_mutations
 from tests.unit.test_broker_offsets import delete_records
+from tidelog.broker.copying import Repairs
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import WaitedInVainError, eventually
 from tidelog.lab.loop import SimulationError
@@ -55,6 +57,41 @@ def test_a_follower_begins_within_a_batch_of_its_leader(how: str) -> None:
         assert cluster.held(one)[-100:] == cluster.held(leader)[-100:]
 
     run(story, rules=())
+
+
+def test_a_follower_that_asks_a_frozen_leader_still_hears_its_controller() -> None:
+    """It asks for the leader's log start, to begin there. What the controller says waited for the answer."""
+
+    async def story(cluster: ClusterKit) -> None:
+        controller = cluster.controller
+        leader, follower = (number for number in cluster.kits if number != controller)
+        await cluster.create_topic("t", ((leader, controller, follower),))
+        await eventually(lambda: len(cluster.isr()) == 3 and cluster.leader() == leader)
+        cluster[follower].kill()
+        await eventually(lambda: len(cluster.isr()) == 2, 60)
+        await _fill(cluster)
+        assert (await delete_records(cluster[leader], _BEGINS)).error_code == ErrorCode.NONE
+        ask = Repairs._leader_offset
+
+        async def freeze_and_ask(self: Repairs, *question: Any) -> int:
+            cluster[leader].host.freeze()
+            return await ask(self, *question)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Repairs, "_leader_offset", freeze_and_ask)
+            await cluster[follower].start()
+            await eventually(lambda: cluster.leader() == controller, 60)
+        await cluster.create_topic("new", ((follower,),), min_insync_replicas="1")
+        await eventually(lambda: _leads(cluster, follower, "new"), 1)
+        cluster[leader].host.thaw()
+        await eventually(cluster.is_in_sync, 60)
+
+    run(story, topic=False, rules=(), replica_socket_timeout_ms="30000", controller_socket_timeout_ms="30000")
+
+
+def _leads(cluster: ClusterKit, number: int, topic: str) -> bool:
+    replica = cluster.replica(number, 0, topic)
+    return replica is not None and replica.leader is not None
 
 
 async def _made_anew(cluster: ClusterKit) -> None:

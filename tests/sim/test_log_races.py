@@ -284,7 +284,67 @@ def test_the_recovery_point_passes_only_what_this_life_has_synced():
             world.run(story())
 
 
+def test_a_flush_during_a_cut_does_not_write_the_index_of_before():
+    """The index file got entries back that point into the middle of a batch, and its records could not be read."""
+
+    async def story(host: SimHost) -> None:
+        directory = await opened(host, with_config(segment_bytes=10**6, flush_ms=1000, index_interval_bytes=4096))
+        log = await directory.create(PARTITION)
+        for size in (4000, 200, 200, 200):
+            log.append_as_leader(batch([b"x" * size]), 0)
+        old = log.segments.active
+        assert len(old.offsets) == 1
+        await asyncio.sleep(1.5)
+        host.disk.work.delay_ms = (5.0, 50.0)
+        cutting = asyncio.ensure_future(truncate_to(log, 1))
+        while log.log_end_offset > 1:
+            await asyncio.sleep(0.001)
+        assert log.being_cut
+        assert log.flush_due
+        await Housekeeping(directory, host.random).flush_overdue()
+        await cutting
+        log.append_as_leader(batch([b"y" * 150] * 10), 1)
+        await log.flush()
+        log.roll()
+        while not old.sealed:
+            await asyncio.sleep(0.001)
+        old.release_indexes()
+        for offset in range(1, 11):
+            found = await log.bytes_of(await log.read(offset, 10**6))
+            assert [(header.base_offset, header.last_offset) for _, header in headers(found)] == [(1, 10)]
+
+    in_world(story)
+
+
 # Deleting and creating again
+
+
+def test_checkpoints_name_a_log_until_it_has_become_a_stray():
+    """A kill in between leaves it here, and without its checkpoints deleted records would be back."""
+
+    async def first(host: SimHost) -> None:
+        directory = await opened(host)
+        log = fill(await directory.create(PARTITION), 60)
+        advance_log_start(log, 50)
+        await log.flush()
+        await directory.checkpoint()
+        going = asyncio.ensure_future(directory.set_aside(PARTITION))
+        await asyncio.sleep(0)  # it has begun
+        assert PARTITION not in directory.logs
+        await directory.checkpoint()
+        assert not going.done()
+        host.kill()
+
+    async def second(host: SimHost) -> None:
+        log = (await opened(host)).logs[PARTITION]
+        assert (log.log_start_offset, log.log_end_offset) == (50, 60)
+
+    async def story(host: SimHost) -> None:
+        host.start(first(host))
+        await host.ended()
+        await host.start(second(host))
+
+    in_world(story)
 
 
 def test_a_new_log_is_not_judged_by_the_checkpoints_of_a_deleted_one():

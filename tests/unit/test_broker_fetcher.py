@@ -12,6 +12,7 @@ import pytest
 from tests.brokerkit import Kit, run
 from tests.logkit import batch
 from tidelog.broker.fetcher import Fetcher, FetcherSettings
+from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection
 from tidelog.wire.messages.fetch import (
@@ -28,6 +29,8 @@ class Leader:
     """The other end: notes what comes, and answers when it is told to."""
 
     closed = False
+    version: int | None = None
+    """The newest that it speaks; None for all that the fetcher speaks."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = []
@@ -36,7 +39,7 @@ class Leader:
         pass
 
     def pick(self, api_key: int, versions: Any) -> int:
-        return int(versions.last)
+        return self.version or int(versions.last)
 
     async def drain(self) -> None:
         pass
@@ -126,6 +129,27 @@ def test_an_error_code_that_is_unknown_here_does_not_end_a_fetcher() -> None:
         await fetcher.stop()
 
     run(story)
+
+
+@pytest.mark.parametrize("version", [12, 13, 17])
+def test_a_leader_is_told_to_forget_a_partition_that_rests(version: int) -> None:
+    """It would answer at once for a partition in error, again and again; below v13 it knows partitions by name."""
+
+    async def story(kit: Kit) -> None:
+        leader = Leader()
+        leader.version = version
+        await kit.create_topic("t", 2)
+        fetcher = await _following(kit, leader, partitions=2)
+        await eventually(lambda: leader.asked)
+        partition = kit.partition(index=1)
+        response = _answer(partition.topic_id, index=1, code=ErrorCode.FENCED_LEADER_EPOCH)
+        if version < 13:
+            response.responses[0].topic = partition.name.topic
+        request = await leader.answers(1, response)
+        assert _forgets(request) == [1]
+        await fetcher.stop()
+
+    run(story, topic=False)
 
 
 def test_an_unexpected_failure_is_logged_and_the_fetcher_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -108,6 +108,13 @@ def test_edge_31_an_empty_log_does_not_lead_before_the_other_replicas_have_told(
     assert elect(_state(-1, (3,)), candidates, unclean=False) == elected
 
 
+def test_if_no_member_is_recorded_the_fullest_of_all_replicas_leads() -> None:
+    """A state without any member is none of ours, but a controller that fails on it would read it again and again."""
+    ends = {1: LogEnd(3, 6), 2: LogEnd(3, 7), 3: LogEnd(-1, 0)}
+    candidates = Candidates(REPLICAS, lambda broker: True, lambda broker: True, ends)
+    assert elect(_state(-1, ()), candidates, unclean=False) == Election(2, (2,), is_unclean=True)
+
+
 def test_an_unclean_election_takes_the_fullest_of_those_that_have_told() -> None:
     candidates = Candidates(REPLICAS, {1, 2}.__contains__, lambda broker: True, {1: LogEnd(3, 1), 2: LogEnd(3, 2)})
     assert elect(_state(-1, REPLICAS), candidates, unclean=True) == Election(2, (2,), is_unclean=True)

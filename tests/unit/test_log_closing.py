@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.logkit import idempotent, open_log, values, with_config
+import pytest
+
+from tests.logkit import PARTITION, batch, idempotent, open_log, values, with_config
 from tidelog.lab.world import SimHost, World
-from tidelog.log.trimming import truncate_to
+from tidelog.log import names
+from tidelog.log.directory import LogDirectory
+from tidelog.log.housekeeping import Housekeeping
+from tidelog.log.index import OffsetIndex
+from tidelog.log.trimming import advance_log_start, truncate_to
 
 
 def test_a_log_that_is_closed_during_a_cut_forgets_the_producers_of_what_was_cut() -> None:
@@ -32,3 +38,47 @@ def test_a_log_that_is_closed_during_a_cut_forgets_the_producers_of_what_was_cut
     with World(1) as world:
         host = world.host("b1")
         world.run(story(host))
+
+
+@pytest.mark.parametrize("way", ["retention", "DeleteRecords"])
+def test_producers_of_deleted_records_are_known_after_a_clean_stop(way: str) -> None:
+    """Their retries were written again: the snapshot at the log start was passed over."""
+
+    async def opened(host: SimHost) -> LogDirectory:
+        return await LogDirectory.open(host.disk, host.clock, host.random, "data", lambda topic: with_config())
+
+    async def story(host: SimHost) -> None:
+        directory = await opened(host)
+        log = await directory.create(PARTITION)
+        for sequence in range(3):
+            log.append_as_leader(idempotent(sequence), 0)
+        log.high_watermark = log.log_end_offset
+        if way == "retention":
+            assert await Housekeeping(directory, host.random).enforce_retention() == 1
+        else:
+            advance_log_start(log, log.high_watermark)
+        await directory.close()
+        log = (await opened(host)).logs[PARTITION]
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+        assert log.append_as_leader(idempotent(0), 1).duplicate
+        assert not log.append_as_leader(idempotent(3), 1).duplicate
+
+    with World(1) as world:
+        world.run(story(world.host("b1")))
+
+
+def test_an_index_that_points_into_a_batch_is_made_anew_after_a_clean_stop() -> None:
+    async def story(host: SimHost) -> None:
+        lost: list[str] = []
+        log = await open_log(host.disk, "data")
+        for value in (b"x" * 1000, b"y" * 1000):
+            log.append_as_leader(batch([value]), 0)
+        segment = log.segments.active
+        await log.close()
+        host.disk.write_file(segment.path(names.OFFSET_INDEX), OffsetIndex.entry.pack(1, 700))
+        again = await open_log(host.disk, "data", clean=True, recovery_point=2, on_loss=lambda: lost.append("records"))
+        assert (again.log_end_offset, lost) == (2, [])
+        assert await values(again) == [b"x" * 1000, b"y" * 1000]
+
+    with World(1) as world:
+        world.run(story(world.host("b1")))

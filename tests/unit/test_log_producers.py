@@ -578,8 +578,9 @@ LATEST = {
     "not above the log end": (0, 299, 200),
     "at the log end": (0, 300, 300),
     "above the log start": (200, 1000, 300),
-    "none between": (100, 150, None),
-    "none above the log start": (300, 1000, None),
+    "none between": (101, 150, None),
+    "at the log start": (300, 1000, 300),
+    "none from the log start on": (301, 1000, None),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tidelog.broker.partition import Partition
 from tidelog.errors import TidelogError, error_code
@@ -32,6 +32,7 @@ _EPOCHS_VERSION = 3
 _EARLIEST, _LATEST = -2, -1
 NOT_ASKED = -1
 
+T = TypeVar("T")
 Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 """A connection to the leader, for as long as a repair takes."""
 
@@ -42,6 +43,7 @@ class Copying:
     __slots__ = (
         "asked_in",
         "asked_offset",
+        "asking",
         "epoch",
         "failures",
         "is_in_line",
@@ -61,6 +63,8 @@ class Copying:
         self.failures = 0
         """In a row."""
         self.repair: asyncio.Task[None] | None = None
+        self.asking: asyncio.Future[Any] | None = None
+        """The question to the leader that the repair waits for. Nothing is taken apart meanwhile."""
         self.asked_offset = NOT_ASKED
         """What the leader was last asked for in this term; an answer to anything else is void."""
         self.asked_in = 0
@@ -71,6 +75,11 @@ class Copying:
     @property
     def is_over(self) -> bool:
         return self.partition.leader_epoch != self.epoch or self.partition.leader is not None
+
+    def stop_asking(self) -> None:
+        """The leader may be frozen, and its answer is not wanted any more: the repair ends without it."""
+        if self.asking is not None:
+            self.asking.cancel()
 
     def is_awaited(self, request: int) -> bool:
         """Answers of an earlier term, or to what was asked before the log was cut, come late and mean nothing."""
@@ -118,14 +127,9 @@ class Repairs:
 
     async def come_into_range(self, one: Copying) -> None:
         """Past the leader's end, cut to it; before its start, begin there (S1.5)."""
-        connection = await self._connect()
-        try:
-            start = await self._leader_offset(connection, one, _EARLIEST)
-            end = await self._leader_offset(connection, one, _LATEST)
-        finally:
-            connection.close()
+        leaders = await _answer(one, self._leaders_extent(one))
         log = one.partition.log
-        action = out_of_range(Extent(log.log_start_offset, log.log_end_offset), Extent(start, end))
+        action = out_of_range(Extent(log.log_start_offset, log.log_end_offset), leaders)
         if one.is_over:
             return
         if isinstance(action, CutTo):
@@ -148,10 +152,10 @@ class Repairs:
     async def ask_where_they_part(self, one: Copying) -> None:
         """Ask for the end of one's last epoch, cut, and ask again while the epoch in the answer is not known (S4.4)."""
         log = one.partition.log
-        connection = await self._connect()
+        connection = await _answer(one, self._connect())
         try:
             while len(log.epochs) and not one.is_over:
-                answer = await self._epoch_end(connection, one, log.epochs.latest_epoch)
+                answer = await _answer(one, self._epoch_end(connection, one, log.epochs.latest_epoch))
                 if answer.is_unknown or one.is_over:
                     break
                 point = log.epochs.truncation_point(answer.epoch, answer.end_offset, log.log_end_offset)
@@ -161,6 +165,14 @@ class Repairs:
         finally:
             connection.close()
         one.is_in_line = True
+
+    async def _leaders_extent(self, one: Copying) -> Extent:
+        connection = await self._connect()
+        try:
+            start = await self._leader_offset(connection, one, _EARLIEST)
+            return Extent(start, await self._leader_offset(connection, one, _LATEST))
+        finally:
+            connection.close()
 
     async def _leader_offset(self, connection: Connection, one: Copying, timestamp: int) -> Offset:
         name = one.partition.name
@@ -186,6 +198,21 @@ class Repairs:
         answer = response.topics[0].partitions[0]
         _check(answer.error_code, one)
         return EpochAnswer(answer.leader_epoch, answer.end_offset)
+
+
+async def _answer(one: Copying, question: Awaitable[T]) -> T:
+    """What the leader answers. TidelogError if the partition is taken away from the fetcher meanwhile."""
+    asking: asyncio.Future[T] = asyncio.ensure_future(question)
+    one.asking = asking
+    try:
+        return await asking
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise TidelogError(f"{one.partition.name} is not copied from this leader any more") from None
+    finally:
+        one.asking = None
 
 
 def _check(code: int, one: Copying) -> None:

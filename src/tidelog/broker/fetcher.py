@@ -152,6 +152,7 @@ class Fetcher:
             return
         self._changed.pop(partition.name, None)
         self._forgotten[_item(partition)] = None
+        one.stop_asking()
         if one.repair is not None:
             # It is never cancelled from here: other partitions may wait for the same flush.
             await asyncio.gather(asyncio.shield(one.repair), return_exceptions=True)
@@ -160,6 +161,8 @@ class Fetcher:
         tasks = [self._task] if self._persisting is None else [self._task, self._persisting]
         for task in tasks:
             task.cancel()
+        for one in self._copying.values():
+            one.stop_asking()
         repairs = [one.repair for one in self._copying.values() if one.repair is not None]
         await asyncio.gather(*tasks, *repairs, return_exceptions=True)
         self._disconnect()
@@ -295,7 +298,8 @@ class Fetcher:
                 topic.partitions.append(self._position(one))
         forgotten: dict[bytes, FetchRequestForgottenTopic] = {}
         for name, topic_id in () if is_full else self._forgotten:
-            if self._version < _BY_ID and name in self._copying:
+            present = self._copying.get(name)
+            if self._version < _BY_ID and present is not None and present.partition.topic_id != topic_id:
                 continue  # the leader knows it by its name alone, and the present topic has taken its place
             gone = forgotten.setdefault(topic_id, FetchRequestForgottenTopic(topic=name.topic, topic_id=topic_id))
             gone.partitions.append(name.partition)
@@ -505,6 +509,8 @@ class Fetcher:
         try:
             await steps
         except Exception as failure:  # whatever it is: it is tried again
+            if self._copying.get(one.partition.name) is not one:
+                return  # another leader or nobody is copied from now
             is_expected = isinstance(failure, (TidelogError, OSError))
             message = "%s could not be brought in line with its leader: %s"
             _log.warning(message, one.partition.name, failure, exc_info=not is_expected)

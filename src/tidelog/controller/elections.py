@@ -88,7 +88,7 @@ def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Elect
     online = [member for member in awaited if candidates.is_online(member)]
     unheard = tuple(member for member in online if member not in candidates.log_ends)
     if online and len(online) == len(awaited) and not unheard:
-        member, fullest = candidates.fullest(state.eligible), candidates.fullest(awaited)
+        member, fullest = candidates.fullest(state.eligible or awaited), candidates.fullest(awaited)
         chosen = fullest if candidates.log_ends[fullest] > candidates.log_ends[member] else member
         return Election(chosen, (chosen,), is_unclean=True)
     living = [replica for replica in candidates.replicas if candidates.is_online(replica)]

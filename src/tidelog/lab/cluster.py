@@ -239,10 +239,11 @@ class LabCluster(Generic[AnyBroker]):
         answer = await self.brokers[self.controller].call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
         assert answer.topics[0].error_code == 0, answer.topics[0]
         for index, replicas in enumerate(assignments):
-            await eventually(partial(self._is_made, index, len(replicas)))
+            await eventually(partial(self._is_made, name, index, len(replicas)))
 
-    def _is_made(self, index: int, replicas: int) -> bool:
-        return self.leader(index) != 0 and len(self.replicas(index)) == replicas
+    def _is_made(self, topic: str, index: int, count: int) -> bool:
+        replicas = [replica for number in self.brokers if (replica := self.replica(number, index, topic)) is not None]
+        return len(replicas) == count and any(replica.leader is not None for replica in replicas)
 
     async def connect(self, host: str = "client") -> Cluster:
         """A real client on that host, which gives up on a broker soon."""

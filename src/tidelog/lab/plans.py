@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,8 @@ SABOTEURS: tuple[tuple[tuple[str, ...], ...], ...] = (
 """Who works side by side, with which faults each."""
 _BULK_BYTES = (100_000, 300_000, 900_000)
 _BULK_SEGMENT_BYTES = 2_000_000
+_LASTS_S, _AMBUSH_LASTS_S = 15.0, 25.0
+"""Many short runs find more than a few long ones in the same time. An ambush takes some seconds each time."""
 
 
 Beyond = Literal["nothing", "power", "unclean"]
@@ -55,6 +58,8 @@ class Plan(NamedTuple):
     segment_bytes: int = 3000
     longest_rest_s: float = 0.2
     """Between what a writer sends: the longer, the more goes wrong meanwhile."""
+    lasts_s: float = math.inf
+    """After this long writers begin no more records, so that a run does not spend its time on one long outage."""
     filling: tuple[int, ...] = (0,)
     """How many bytes a record has at least; one of these."""
     flush_each: bool = False
@@ -119,13 +124,14 @@ def plan_of(seed: int) -> Plan:
         chance.choice(SABOTEURS),
         brokers=chance.choice([3, 3, 4]),
         partitions=chance.choice([1, 2, 3]),
-        records=chance.choice([15, 30, 50]),
+        records=chance.choice([10, 20, 30]),
         careless=chance.random() < 0.6,
         strays=chance.random() < 0.5,
         topics=chance.random() < 0.2,
         moves=chance.random() < 0.3,
         segment_bytes=chance.choice([1000, 3000, 100_000]),
         longest_rest_s=chance.choice([0.2, 1.0, 3.0]),
+        lasts_s=_LASTS_S,
         members=chance.choice([0, 0, 0, 2]),
         static=chance.random() < 0.3,
         flush_each=chance.random() < 0.15,
@@ -151,7 +157,9 @@ def plan_of(seed: int) -> Plan:
     if stream(seed, "directory faults").random() < 0.12 and not plan.has_unlimited_power_losses:
         plan = plan._replace(directories=2, saboteurs=(*plan.saboteurs, DIRECTORY_FAULTS))
     ambush = ambush_of({name: stream(seed, f"ambush {name}") for name in AMBUSHES})
-    return plan._replace(ambush=ambush, **AMBUSHES[ambush].plan) if ambush else plan
+    if not ambush:
+        return plan
+    return plan._replace(**{"ambush": ambush, "lasts_s": _AMBUSH_LASTS_S, **AMBUSHES[ambush].plan})
 
 
 def _beyond(chance: random.Random) -> dict[str, Any]:

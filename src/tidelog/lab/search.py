@@ -120,6 +120,7 @@ class _Run:
                 plan.longest_rest_s,
                 plan.filling,
                 is_brief=plan.brief,
+                lasts_s=plan.lasts_s,
             )
             for number in range(plan.writers)
         ]

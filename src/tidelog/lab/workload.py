@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -48,8 +49,8 @@ def one_record(value: bytes, timestamp_ms: int) -> memoryview:
 class Writer:
     """An idempotent producer of numbered records to some partitions, until all are acknowledged.
 
-    `filling`: how many bytes a record may have at least. A brief one takes a new producer for every few records. `done`
-    is set when it has nothing left to write.
+    `filling`: how many bytes a record may have at least. A brief one takes a new producer for every few records. After
+    `lasts_s` it begins no more records. `done` is set when it has nothing left to write.
     """
 
     def __init__(
@@ -63,8 +64,12 @@ class Writer:
         filling: Sequence[int] = (0,),
         *,
         is_brief: bool = False,
+        lasts_s: float = math.inf,
     ) -> None:
         self.name = name
+        self._lasts_s = lasts_s
+        self._begun_s: float | None = None
+        """When it began its first life."""
         self._filling = filling
         self._is_brief = is_brief
         self._longest_rest_s = longest_rest_s
@@ -81,6 +86,8 @@ class Writer:
     async def run(self) -> None:
         """From the first record that no earlier life of it has sent. What was under way then may be there or not."""
         self._witness.gave_up(self.name)
+        if self._begun_s is None:
+            self._begun_s = asyncio.get_running_loop().time()
         async with await connected(self._cluster, self.name) as client:
             lasting = Producer(client, delivery_timeout_ms=_DELIVERY_MS)
             await asyncio.gather(*(self._fill(client, lasting, partition) for partition in self._partitions))
@@ -89,7 +96,7 @@ class Writer:
 
     async def _fill(self, client: Cluster, lasting: Producer, partition: TopicPartition) -> None:
         chance = self._chances[partition]
-        while self._sent[partition] < self._count:
+        while self._sent[partition] < self._count and not self._is_over():
             first = self._sent[partition]
             numbers = range(first, min(first + chance.randrange(1, 6), self._count))
             self._sent[partition] = numbers.stop
@@ -98,6 +105,10 @@ class Writer:
             if self._is_brief:
                 producer.close()
             await asyncio.sleep(chance.uniform(0, self._longest_rest_s))
+
+    def _is_over(self) -> bool:
+        assert self._begun_s is not None
+        return asyncio.get_running_loop().time() - self._begun_s > self._lasts_s
 
     async def _write(self, producer: Producer, partition: TopicPartition, number: int) -> None:
         value = f"{self.name} {number}".encode().ljust(self._chances[partition].choice(self._filling))

@@ -83,6 +83,9 @@ class LogDirectory:
         self._one_checkpoint = asyncio.Lock()
         self._creating: dict[TopicPartition, asyncio.Future[Log]] = {}
         self._deleting: dict[TopicPartition, asyncio.Future[Any]] = {}
+        self._leaving: dict[TopicPartition, Log] = {}
+        """Those that are being deleted or set aside. Checkpoints name them until their directories have other names:
+        without its checkpoints a log that a kill leaves here would begin at 0 again."""
         """Logs that are being deleted or set aside."""
         self._next_checkpoint: asyncio.Future[None] | None = None
 
@@ -273,7 +276,7 @@ class LogDirectory:
         """Gone at once for everybody, and after a crash too; the bytes go later."""
         if (creating := self._creating.get(partition)) is not None:
             await asyncio.shield(creating)
-        log = self.logs.pop(partition)
+        log = self._leaving[partition] = self.logs.pop(partition)
         deleting = self._deleting[partition] = asyncio.ensure_future(self._delete(partition, log))
         deleting.add_done_callback(lambda _: self._deleting.pop(partition))
         await asyncio.shield(deleting)
@@ -299,6 +302,7 @@ class LogDirectory:
 
         log.failed = reason
         await log.work.end_with(hide)
+        del self._leaving[partition]
         # What they say of it must not be taken for facts about the next log of this name.
         await self.checkpoint()
 
@@ -318,7 +322,7 @@ class LogDirectory:
         """The log is a stray from now on, complete and with its offsets. Its bytes stay until the operator acts."""
         if (creating := self._creating.get(partition)) is not None:
             await asyncio.shield(creating)
-        log = self.logs.pop(partition)
+        log = self._leaving[partition] = self.logs.pop(partition)
         moving = asyncio.ensure_future(self._set_aside(partition, log))
         self._deleting[partition] = moving
         moving.add_done_callback(lambda _: self._deleting.pop(partition))
@@ -399,12 +403,13 @@ class LogDirectory:
                 log.durable_log_start = min(start, log.log_start_offset)  # the log may have been cut meanwhile
 
     def _checkpoint_contents(self) -> dict[str, dict[TopicPartition, Offset]]:
-        logs = self.logs.items()
+        known = self.logs | self._leaving
+        logs = known.items()
         # Only what is synced is ever cleaned: a recovery point below says that the log was cut, and is dirty again.
         self.cleaner_offsets = {
-            partition: min(offset, self.logs[partition].recovery_point)
+            partition: min(offset, known[partition].recovery_point)
             for partition, offset in self.cleaner_offsets.items()
-            if partition in self.logs
+            if partition in known
         }
         return {
             names.RECOVERY_POINTS: {partition: log.recovery_point for partition, log in logs},

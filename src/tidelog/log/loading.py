@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from tidelog.errors import CorruptBatchError
 from tidelog.log import names
 from tidelog.log.checkpoints import read_epoch_checkpoint, write_epoch_checkpoint
 from tidelog.log.config import LogConfig
@@ -113,11 +114,24 @@ def _is_whole(segments: list[Segment], recovery_point: Offset) -> bool:
     if not segments:
         return recovery_point == 0
     last = segments[-1]
-    start = last.offsets[len(last.offsets) - 1][1] if len(last.offsets) else 0
-    end, end_offset = 0, last.base_offset
-    for position, header in last.headers(start, last.file.read_at):
-        end, end_offset = position + header.size_bytes, header.next_offset
+    try:
+        end, end_offset = _end_of(last)
+    except CorruptBatchError:
+        try:  # the index may be wrong, and not the batches
+            last.rebuild_indexes()
+            end, end_offset = _end_of(last)
+        except CorruptBatchError:
+            return False
     return end == last.size and end_offset >= recovery_point
+
+
+def _end_of(segment: Segment) -> tuple[int, Offset]:
+    """The position and the offset after the last batch: a walk from the last entry of the index."""
+    end, end_offset = 0, segment.base_offset
+    start = segment.offsets[len(segment.offsets) - 1][1] if len(segment.offsets) else 0
+    for position, header in segment.headers(start, segment.file.read_at):
+        end, end_offset = position + header.size_bytes, header.next_offset
+    return end, end_offset
 
 
 def _start_anew(

@@ -343,6 +343,10 @@ class Log:
 
     async def flush(self) -> None:
         """Sync all that was appended until now. Most times that is one file: the active segment's records."""
+        if self.being_cut:
+            # The disk thread would write the index as it is now after the cut, with entries of what was cut off.
+            async with self.reshaping:
+                pass
         end, saves = self.log_end_offset, self._saves()
         names = {(segment, segment.transactions.has_file) for segment in self._unflushed()}
         has_new_names = not names <= self._synced_names

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 
-from tidelog.lab.ambushes import clients, control, directories, disks, fetching, store, topics
+from tidelog.lab.ambushes import clients, control, cuts, directories, disks, fetching, store, topics
 from tidelog.lab.ambushes.scene import Ambush, Scene
 
 AMBUSHES: dict[str, Ambush] = {
     **clients.AMBUSHES,
     **disks.AMBUSHES,
+    **cuts.AMBUSHES,
     **directories.AMBUSHES,
     **fetching.AMBUSHES,
     **control.AMBUSHES,

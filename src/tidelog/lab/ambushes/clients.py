@@ -117,7 +117,7 @@ async def _refuse_the_first(scene: Scene) -> None:
 
 
 FIRST_IS_REFUSED = Ambush(
-    _refuse_the_first, {"brief": True, "partitions": 3, "records": 50, "longest_rest_s": 1.0, "filling": (0,)}
+    _refuse_the_first, {"brief": True, "partitions": 3, "records": 30, "longest_rest_s": 1.0, "filling": (0,)}
 )
 BAD_GROUP_RECORDS = Ambush(_damage_group_records, {"members": 2})
 

@@ -136,11 +136,11 @@ async def _end_all_replicas(scene: Scene) -> None:
 
 
 FAILED_SYNC = Ambush(
-    _fail_a_sync_and_lose_power, {"segment_bytes": 1000, "records": 50, "longest_rest_s": 3.0, "filling": (0,)}
+    _fail_a_sync_and_lose_power, {"segment_bytes": 1000, "records": 30, "longest_rest_s": 3.0, "filling": (0,)}
 )
 SYNC_FAILS_IN_A_STOP = Ambush(
     _fail_a_sync_in_a_stop,
-    {"saboteurs": (), "flush_each": True, "segment_bytes": 1000, "records": 50, "longest_rest_s": 1.0, "filling": (0,)},
+    {"saboteurs": (), "flush_each": True, "segment_bytes": 1000, "records": 30, "longest_rest_s": 1.0, "filling": (0,)},
 )
 ALL_REPLICAS_END = Ambush(
     _end_all_replicas,
@@ -151,7 +151,7 @@ ALL_REPLICAS_END = Ambush(
         "segment_bytes": 100_000,
         "filling": (0,),
         "flush_each": False,
-        "records": 50,
+        "records": 30,
         "longest_rest_s": 1.0,
         "members": 0,
         "sides": False,
