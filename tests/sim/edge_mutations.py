@@ -12,12 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.control.channel import BrokerChannel
 from tidelog.broker.control.reach import Reach
 from tidelog.broker.control.snapshot import ClusterReader
 from tidelog.broker.directory_losses import DirectoryLosses
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.group.shard import GroupShard
 from tidelog.broker.handlers.fetch import _Fetch, _Source
 from tidelog.broker.membership import Membership
 from tidelog.broker.metadata import PartitionMetadata
@@ -329,38 +327,6 @@ def close_within_a_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "close", close)
 
 
-def controllers_wait_half_a_minute(patch: pytest.MonkeyPatch) -> None:
-    """A controller waits 30 s for an answer of a broker, whatever controller.socket.timeout.ms says."""
-    begin = BrokerChannel.__init__
-
-    def begin_patiently(self: BrokerChannel, *facts: Any) -> None:
-        begin(self, *facts)
-        self._timeout_ms = lambda: 30_000
-
-    patch.setattr(BrokerChannel, "__init__", begin_patiently)
-
-
-def topics_fail_together(patch: pytest.MonkeyPatch) -> None:
-    """A topic whose settings cannot be read keeps all others of its LeaderAndIsr from being served."""
-
-    async def read_or_fail(self: Replicas, topics: Any) -> set[str]:
-        for topic in dict.fromkeys(topics):
-            await self._refresh_topic(topic)
-        return set()
-
-    patch.setattr(Replicas, "_read_settings", read_or_fail)
-
-
-def a_failed_load_is_final(patch: pytest.MonkeyPatch) -> None:
-    """A shard of groups whose load fails once is not loaded again in this term."""
-
-    async def load_once(self: GroupShard) -> None:
-        with contextlib.suppress(Exception):
-            await self._load_once()
-
-    patch.setattr(GroupShard, "_load", load_once)
-
-
 SEEN_IN_SEARCH: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule] | None]] = {
     lost_stays_in_the_isr: (10, ConsumedNeverDisappears),
     no_eligible_replicas: (11, AcknowledgedIsNeverLost),
@@ -389,5 +355,6 @@ SEEN_IN_SEARCH: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule]
     copies_are_as_good: (104, ConsumedNeverDisappears),
     topics_of_one_name_are_one: (67, AllInSyncInTime),
     logs_begin_at_batches: (12, AllInSyncInTime),
+    close_within_a_cut: (0, AcknowledgedIsNeverLost),
 }
 """A seed that shows it, and the rule that it breaks; None if the cluster does not come to rest."""

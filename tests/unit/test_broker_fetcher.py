@@ -11,7 +11,8 @@ import pytest
 
 from tests.brokerkit import Kit, run
 from tests.logkit import batch
-from tidelog.broker.fetcher import Fetcher, FetcherSettings
+from tidelog.broker.fetcher import Fetcher
+from tidelog.broker.fetcher_settings import FetcherSettings
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection

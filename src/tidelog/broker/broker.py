@@ -15,7 +15,7 @@ from tidelog.broker.directory_losses import DirectoryLosses
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.dynamic_config import DynamicConfig
 from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.fetcher import FetcherSettings
+from tidelog.broker.fetcher_settings import FetcherSettings
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.gauges import add_gauges
 from tidelog.broker.group.coordinator import GroupCoordinator

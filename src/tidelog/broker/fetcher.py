@@ -7,11 +7,12 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from tidelog.broker.copying import NOT_ASKED, Copying, Repairs, begins_within
+from tidelog.broker.fetcher_settings import LASTING, FetcherSettings
+from tidelog.broker.moved_starts import MovedStarts
 from tidelog.broker.partition import Partition
 from tidelog.broker.said import Said
 from tidelog.errors import CorruptBatchError, ErrorCode, LaterEpochError, StorageError, TidelogError, error_code
@@ -37,13 +38,8 @@ _FETCH = FetchRequest.__schema__.api_key
 _VERSIONS = Versions(11, 17)
 _TELLS_DIVERGENCE, _BY_ID, _HAS_REPLICA_STATE = 12, 13, 15
 _NO_SESSION, _FIRST_EPOCH, _LAST_EPOCH = 0, 0, 2**31 - 1
-_FIRST_REST_MS = 20
 _TURN_S = 0.02
-_GATHER_STARTS_S = 0.05
-"""Log starts that move within this time share a checkpoint: retention moves those of many partitions."""
 _WORTH_TELLING = 5
-_LASTING = 20
-"""As many failures as make a rest a long one."""
 _SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -51,23 +47,6 @@ _SESSION_LOST = (
 )
 
 Connect: TypeAlias = Callable[[BrokerId], Awaitable[Connection]]
-
-
-@dataclass(frozen=True, slots=True)
-class FetcherSettings:
-    """By Kafka's names, with its defaults."""
-
-    wait_max_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = 1024 * 1024
-    response_max_bytes: int = 10 * 1024 * 1024
-    backoff_ms: int = 1000
-    timeout_ms: int = 30_000
-
-    def rest_s(self, failures: int) -> float:
-        """How long after so many failures in a row. Mostly the other side has just not heard yet what we have: the
-        first are short, the others as long as Kafka's."""
-        return min(_FIRST_REST_MS << min(failures - 1, _LASTING), self.backoff_ms) / 1000
 
 
 _Item: TypeAlias = tuple[TopicPartition, bytes]
@@ -105,9 +84,8 @@ class Fetcher:
         self._forgotten: dict[_Item, None] = {}
         self._flushing: dict[_Item, None] = {}
         """Set aside until they are synced. The leader is told to forget them only if it is asked for others first."""
-        self._moved_starts: dict[TopicPartition, None] = {}
+        self._moved_starts = MovedStarts(self._starts_settled)
         """The leader is told of them when they are on the device."""
-        self._persisting: asyncio.Task[None] | None = None
         self._names: dict[bytes, str] = {}
         self._session_id = _NO_SESSION
         self._session_epoch = _FIRST_EPOCH
@@ -158,13 +136,11 @@ class Fetcher:
             await asyncio.gather(asyncio.shield(one.repair), return_exceptions=True)
 
     async def stop(self) -> None:
-        tasks = [self._task] if self._persisting is None else [self._task, self._persisting]
-        for task in tasks:
-            task.cancel()
+        self._task.cancel()
         for one in self._copying.values():
             one.stop_asking()
         repairs = [one.repair for one in self._copying.values() if one.repair is not None]
-        await asyncio.gather(*tasks, *repairs, return_exceptions=True)
+        await asyncio.gather(self._task, self._moved_starts.stop(), *repairs, return_exceptions=True)
         self._disconnect()
 
     # The loop
@@ -381,7 +357,7 @@ class Fetcher:
             _log.warning("an answer of broker %d is refused: %s", self.leader, failure)
             self._rest_a_while(one, str(failure))
         except CorruptBatchError as failure:
-            one.failures = _LASTING
+            one.failures = LASTING
             self._rest_a_while(one, str(failure))
         except StorageError as failure:
             self._set_aside(one)
@@ -464,39 +440,18 @@ class Fetcher:
         if log.durable_log_start == log.log_start_offset:
             self._changed[name] = None
             return
-        self._moved_starts[name] = None
-        if self._persisting is None:
-            self._persisting = asyncio.ensure_future(self._persist_log_starts())
+        self._moved_starts.add(log)
 
-    async def _persist_log_starts(self) -> None:
-        try:
-            while self._moved_starts:
-                await asyncio.sleep(_GATHER_STARTS_S)
-                groups: dict[str, list[Copying]] = {}
-                for name in self._moved_starts:
-                    if (one := self._copying.get(name)) is not None:
-                        groups.setdefault(os.path.dirname(one.partition.log.directory), []).append(one)
-                self._moved_starts.clear()
-                await asyncio.gather(*map(self._persist_together, groups.values()))
-        finally:
-            self._persisting = None
-
-    async def _persist_together(self, group: list[Copying]) -> None:
-        """One checkpoint of their log directory holds the log starts of all of them."""
-        failed: StorageError | None = None
-        try:
-            await group[0].partition.log.persist_checkpoints()
-        except StorageError as failure:
-            failed = failure
-        for one in group:
-            name = one.partition.name
-            if self._copying.get(name) is not one or one.is_resting:
+    def _starts_settled(self, names: Sequence[TopicPartition], failure: StorageError | None) -> None:
+        for name in names:
+            one = self._copying.get(name)
+            if one is None or one.is_resting:
                 continue  # when it goes on, it is named with what is on the device then
-            if failed is None:
+            if failure is None:
                 self._changed[name] = None
             else:
                 self._set_aside(one)
-                _log.error("%s is no longer copied: %s", name, failed)
+                _log.error("%s is no longer copied: %s", name, failure)
         self._something_is_due()
 
     # Repairs

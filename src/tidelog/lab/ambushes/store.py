@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
 
-from tidelog.client.admin import Admin
 from tidelog.controller import nodes
 from tidelog.coordination.port import CoordinationError
-from tidelog.errors import TidelogError
 from tidelog.lab.ambushes.scene import Ambush, Scene
 from tidelog.lab.cluster import SESSION_MS, TOPIC
-from tidelog.lab.workload import connected
 from tidelog.types import TopicPartition
 
 _SESSION_S = SESSION_MS / 1e3
 _OPERATOR_MS = 60_000
 _TRIES = 5
 _GARBLED_S = (5.0, 16.0)
-_BESIDE, _HOST = "beside", "ambush"
 
 
 async def restless_store(scene: Scene) -> None:
@@ -48,30 +42,8 @@ async def garbled_state(scene: Scene) -> None:
     await _garble(scene, nodes.state_path(TopicPartition(TOPIC, scene.chance.choice(scene.partitions))))
 
 
-async def garbled_settings(scene: Scene) -> None:
-    """An operator spoils the settings of a topic beside the one that matters, and two brokers start anew."""
-    if not await _is_made(scene):
-        return
-    restarted = scene.chance.sample(list(scene.cluster.brokers), 2)
-    await _garble(scene, nodes.config_path("topics", _BESIDE), restarted)
-
-
-async def _is_made(scene: Scene) -> bool:
-    """The topic beside, of which every broker has a replica or may get one."""
-    if scene.cluster.store.tree.exists(nodes.config_path("topics", _BESIDE)):
-        return True
-
-    async def make() -> None:
-        with contextlib.suppress(TidelogError):
-            async with await connected(scene.cluster, _HOST, topic=None) as client:
-                await Admin(client).create_topic(_BESIDE, partitions=4, replication_factor=3)
-
-    await scene.cluster.world.host(_HOST).start(make())
-    return False
-
-
-async def _garble(scene: Scene, path: str, restarted: Sequence[int] = ()) -> None:
-    """Meanwhile the controller changes, those brokers start anew, and perhaps one more in the end."""
+async def _garble(scene: Scene, path: str) -> None:
+    """Meanwhile the controller changes, and perhaps a broker starts anew."""
     tree, chance = scene.cluster.store.tree, scene.chance
     good = tree.get(path).data
     bad = chance.choice([b"", b"{}", b"[]", good[:-3], good.replace(b'"', b"", 1), b"\x00" * len(good)])
@@ -83,7 +55,7 @@ async def _garble(scene: Scene, path: str, restarted: Sequence[int] = ()) -> Non
         return
     scene.note("garbled", path)
     await scene.pause(1.0)
-    starting = [await _change_controller(scene), *(_restart(scene, number) for number in restarted)]
+    starting = [await _change_controller(scene)]
     await scene.pause(chance.choice(_GARBLED_S))
     if chance.random() < 0.3:
         starting.append(_restart(scene, chance.choice(list(scene.cluster.brokers))))
@@ -140,7 +112,6 @@ def _restart(scene: Scene, number: int) -> asyncio.Future[None]:
 AMBUSHES = {
     "restless store": Ambush(restless_store, {"store": "memory", "saboteurs": ()}),
     "garbled topic": Ambush(garbled_topic, {"store": "memory"}),
-    "garbled settings": Ambush(garbled_settings, {"store": "memory", "saboteurs": ()}),
     "garbled state": Ambush(
         garbled_state, {"store": "memory", "partitions": 3, "saboteurs": (), "longest_rest_s": 3.0, "filling": (0,)}
     ),
