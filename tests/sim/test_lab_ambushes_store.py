@@ -1,4 +1,5 @@
-"""The ambushes for the controller and its store bite: laid where nothing else goes wrong, they do what they are for."""
+"""The ambushes for the controller, its store and its topics bite: laid where nothing else goes wrong, they do what they
+are for."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ EFFECTS = {
     "lost directory": ("lost directory", "led by another"),
     "stale directory": ("alone", "put back", "started without", "failed"),
     "made anew": ("made anew",),
+    "a stop in a cut": ("leads again",),
     "garbled topic": ("garbled", "another controller", "mended"),
     "garbled state": ("garbled", "another controller", "mended"),
 }

@@ -10,8 +10,9 @@ from tidelog.lab.client_faults import WRITER_PREFIX
 from tidelog.types import BrokerId
 
 _WRITE_S = 5.0
+_TERM_S = 0.5
 _PATIENCE_S = 15.0
-_SLOW_MS = (100.0, 500.0)
+_SLOW_MS = (400.0, 1_500.0)
 
 
 async def _stop_in_a_cut(scene: Scene) -> None:
@@ -27,25 +28,24 @@ async def _stop_in_a_cut(scene: Scene) -> None:
     log, end = cluster.replicas(index)[leader].log, cluster.ends(index)[leader][0]
     writers = [name for name in scene.clients if name.startswith(WRITER_PREFIX)]
     links = [(f"b{leader}", f"b{other}") for other in cluster.brokers if other != leader]
-    heir = 0
     try:
         for link in links:
             network.cut(*link)
+        is_deposed = False
         if await scene.until(lambda: log.log_end_offset > end, _WRITE_S):
             _freeze(scene, writers)
-            heir = await _deposed(scene, leader, index)
+            is_deposed = await _is_deposed(scene, leader, index)
         for link in links:
             network.heal(*link)
-        if heir and await _stopped_in_its_cut(scene, leader, index):
-            scene.note("stopped", f"b{leader}")
+        if is_deposed and await _stopped_in_its_cut(scene, leader, index):
             await scene.start(leader)
-            await _lead_again(scene, leader, heir, index)
+            await _lead_again(scene, leader, index)
     finally:
         for link in links:
             network.heal(*link)
         for name in writers:
             cluster.world.host(name).thaw()
-        await asyncio.gather(*(scene.start(number) for number in (leader, heir) if number))
+        await asyncio.gather(*map(scene.start, cluster.brokers))
 
 
 def _freeze(scene: Scene, writers: Sequence[str]) -> None:
@@ -53,21 +53,24 @@ def _freeze(scene: Scene, writers: Sequence[str]) -> None:
         scene.cluster.world.host(name).freeze()
 
 
-async def _deposed(scene: Scene, leader: BrokerId, index: int) -> BrokerId:
-    """Who leads after it; 0 if nobody does in time."""
-    if scene.cluster.is_running(leader):
-        scene.cluster[leader].expire_session()
-        await scene.until(lambda: scene.cluster.leader(index) not in (0, leader), _PATIENCE_S)
-    heir = scene.cluster.leader(index)
-    return heir if heir != leader else 0
+async def _is_deposed(scene: Scene, leader: BrokerId, index: int) -> bool:
+    """Another one leads in time."""
+    if not scene.cluster.is_running(leader):
+        return False
+    scene.cluster[leader].expire_session()
+    return await scene.until(lambda: scene.cluster.leader(index) not in (0, leader), _PATIENCE_S)
 
 
 async def _stopped_in_its_cut(scene: Scene, number: BrokerId, index: int) -> bool:
-    """False if it was not seen to cut its log in time."""
+    """Another term begins meanwhile, so that no fetcher is in charge of it. False if no cut is seen in time."""
     disk = scene.cluster[number].host.disk
     usual_ms, disk.work.delay_ms = disk.work.delay_ms, _SLOW_MS
     is_cutting = await scene.until(lambda: _is_cutting(scene, number, index), _PATIENCE_S)
     if is_cutting:
+        if (heir := scene.cluster.leader(index)) and scene.cluster.is_running(heir):
+            scene.cluster[heir].expire_session()
+        await scene.until(lambda: scene.cluster.leader(index) not in (0, heir), _TERM_S)
+        await scene.pause(_TERM_S / 2)
         await scene.cluster[number].stop()
     disk.work.delay_ms = usual_ms
     return is_cutting
@@ -75,14 +78,16 @@ async def _stopped_in_its_cut(scene: Scene, number: BrokerId, index: int) -> boo
 
 def _is_cutting(scene: Scene, number: BrokerId, index: int) -> bool:
     replica = scene.cluster.replica(number, index)
-    return replica is not None and replica.leader is None and replica.log.reshaping.locked()
+    return replica is not None and replica.log.being_cut
 
 
-async def _lead_again(scene: Scene, number: BrokerId, heir: BrokerId, index: int) -> None:
-    """The heir stops when both are in sync. Whoever else may lead then is not stopped, so this may fail."""
+async def _lead_again(scene: Scene, number: BrokerId, index: int) -> None:
+    """When it is in sync the other replicas stop, so that it alone can lead. They are started by whoever called."""
     if await scene.until(lambda: number in scene.cluster.stored_isr(index), _PATIENCE_S):
-        await scene.cluster[heir].stop()
-        await scene.until(lambda: scene.cluster.leader(index) == number, _WRITE_S)
+        others = [other for other in scene.cluster.assigned(index) if other != number]
+        await asyncio.gather(*(scene.cluster[other].stop() for other in others))
+        if await scene.until(lambda: scene.cluster.leader(index) == number, _WRITE_S):
+            scene.note("leads again", f"b{number}")
 
 
 AMBUSHES = {
@@ -100,7 +105,8 @@ AMBUSHES = {
             "longest_rest_s": 1.0,
             "brief": False,
             "members": 0,
-            "elections": True,
+            "elections": False,
+            "moves": False,
         },
     ),
 }
