@@ -102,6 +102,36 @@ def test_edge_34_each_of_two_fetches_of_a_session_is_heard_for_itself() -> None:
     run(story)
 
 
+def test_edge_34_a_change_during_the_cold_reads_of_two_fetches_is_not_forgotten() -> None:
+    """Seed 4968: HW of partition 0 moves while one fetch reads it from the device and a later one, which has named its
+    end, reads another partition. The first fetch took partition 0 for read, and no later one heard of its records."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit)
+        assert await kit.lead_and_isr(index=0, isr=[1, FOLLOWER, 3], replicas=[1, FOLLOWER, 3]) == 0
+        await kit.produce(batch([b"not committed yet"]), index=0, acks=1)
+        connection = await kit.connect()
+        first = await connection.call(_fetch(topic_id, {0: 0, 1: 0}, session_epoch=0), FETCH, timeout_ms=10_000)
+        _make_cold(kit, 20.0)
+        again = {"session_id": first.session_id, "max_wait_ms": 5_000}
+        answers = [_send(connection, _fetch(topic_id, {0: 0}, session_epoch=1, **again))]
+        await asyncio.sleep(0.01)
+        answers.append(_send(connection, _fetch(topic_id, {0: 2, 1: 0}, session_epoch=2, **again)))
+        await asyncio.sleep(0.005)
+        partition = kit.partition(index=0)
+        partition.isr_changed([1, FOLLOWER], [1, FOLLOWER, 3])
+        assert partition.log.high_watermark == 2
+        assert not any(answer.done() for answer in answers)
+        await asyncio.gather(*answers)
+        answer = _send(connection, _fetch(topic_id, {1: 1}, session_epoch=3, **again))
+        await kit.produce(batch([b"more"]), index=0, acks=1)
+        found = fetched(await asyncio.wait_for(answer, 1.0))  # type: ignore[arg-type]
+        assert found[topic_id, 0].records
+        connection.close()
+
+    run(story)
+
+
 @pytest.mark.parametrize("is_cold", [False, True])
 def test_a_position_beyond_the_leaders_end_is_not_heard(is_cold: bool) -> None:
     """It would count for ever: a leader does not let a follower go back within a life."""

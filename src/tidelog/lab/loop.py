@@ -154,34 +154,46 @@ class SimLoop(asyncio.BaseEventLoop):
         """Wakes a loop that sleeps in the kernel; this one never does."""
 
     def _run_once(self) -> None:
-        """All that is ready now. What a callback makes ready runs in the next turn, after the timers that are due."""
-        ready, timers = self._ready, self._timers
-        if not ready:
-            self._jump()
-        while timers and timers[0][0] <= self._now:
-            self._take_timer()
-        for _ in range(len(ready)):
-            handle: Any = ready.popleft()
-            if handle._cancelled:
-                continue
-            context = handle._context
-            process: SimProcess | None = context.get(PROCESS)
-            if process is not None and (process.dead or process.frozen):
-                if not process.dead:
-                    process.held.append(handle)
-                continue
-            self.steps += 1
-            try:
-                context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as failure:
-                message = f"Exception in callback {handle._callback!r}"
-                self.call_exception_handler({"message": message, "exception": failure, "handle": handle})
-            if self._failure is not None:
-                failed, self._failure = self._failure, None
-                raise failed
-        self._keep_in_bounds()
+        """Turn after turn, until the loop is told to stop.
+
+        A turn runs all that is ready. What a callback makes ready runs in the next turn, after the timers that are due.
+        """
+        ready, timers, process_of = self._ready, self._timers, PROCESS
+        while True:
+            if not ready:
+                self._jump()
+            while timers and timers[0][0] <= self._now:
+                timer: Any = heapq.heappop(timers)[2]
+                timer._scheduled = False
+                if timer._cancelled:
+                    self._cancelled_timers -= 1
+                else:
+                    ready.append(timer)
+            for _ in range(len(ready)):
+                handle: Any = ready.popleft()
+                if handle._cancelled:
+                    continue
+                context = handle._context
+                process: SimProcess | None = context.get(process_of)
+                if process is not None and (process.dead or process.frozen):
+                    if not process.dead:
+                        process.held.append(handle)
+                    continue
+                self.steps += 1
+                try:
+                    context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as failure:
+                    message = f"Exception in callback {handle._callback!r}"
+                    self.call_exception_handler({"message": message, "exception": failure, "handle": handle})
+                if self._failure is not None:
+                    failed, self._failure = self._failure, None
+                    raise failed
+            if self.steps >= self._next_collection:
+                self._keep_in_bounds()
+            if self._stopping:
+                return
 
     def _jump(self) -> None:
         """On to the next timer that still counts."""
@@ -196,19 +208,12 @@ class SimLoop(asyncio.BaseEventLoop):
         elif not self._stopping:
             raise DeadlockError(f"nothing is ready and no timer is set at {self._now} s; waiting: {self._who_waits()}")
 
-    def _take_timer(self) -> None:
-        timer = heapq.heappop(self._timers)[2]
-        timer._scheduled = False  # type: ignore[attr-defined]
-        if timer._cancelled:
-            self._cancelled_timers -= 1
-        else:
-            self._ready.append(timer)
-
     def _keep_in_bounds(self) -> None:
+        """Every so many steps: whether time stands still need not be known at once."""
+        self._next_collection = self.steps + _STEPS_BETWEEN_COLLECTIONS
         if self.steps - self._last_jump_step > _MOST_STEPS_AT_ONE_TIME:
             raise SimulationError(f"time stands still at {self._now} s: something never stops scheduling itself")
-        if self.steps >= self._next_collection and not gc.isenabled():
-            self._next_collection = self.steps + _STEPS_BETWEEN_COLLECTIONS
+        if not gc.isenabled():
             gc.collect()
 
     def _who_waits(self) -> str:

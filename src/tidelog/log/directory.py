@@ -84,9 +84,8 @@ class LogDirectory:
         self._creating: dict[TopicPartition, asyncio.Future[Log]] = {}
         self._deleting: dict[TopicPartition, asyncio.Future[Any]] = {}
         self._leaving: dict[TopicPartition, Log] = {}
-        """Those that are being deleted or set aside. Checkpoints name them until their directories have other names:
+        """Logs that are being deleted or set aside. Checkpoints name them until their directories have other names:
         without its checkpoints a log that a kill leaves here would begin at 0 again."""
-        """Logs that are being deleted or set aside."""
         self._next_checkpoint: asyncio.Future[None] | None = None
 
     @classmethod

@@ -274,10 +274,11 @@ class _Fetch:
             return
         if self.replica_id >= 0 and self._is_untold(item):
             self._has_tidings = True
-        if self._is_at_the_end(item):
+        if not self._is_at_the_end(item):
+            self._has_more = self._has_more or (not size and self._bytes > 0)
+        elif item.partition is not None:
+            # Else it has changed while the device was read, and hears of no change until it is read again.
             self._session.dirty.pop(item, None)
-        elif not size and self._bytes:
-            self._has_more = True
 
     def _is_at_the_end(self, item: FetchItem) -> bool:
         """Nothing to read now. What only had no room in this answer has to come with the next."""
