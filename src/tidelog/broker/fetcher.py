@@ -465,7 +465,7 @@ class Fetcher:
             await steps
         except Exception as failure:  # whatever it is: it is tried again
             if self._copying.get(one.partition.name) is not one:
-                return  # another leader or nobody is copied from now
+                return  # the partition is not copied from this leader any more
             is_expected = isinstance(failure, (TidelogError, OSError))
             message = "%s could not be brought in line with its leader: %s"
             _log.warning(message, one.partition.name, failure, exc_info=not is_expected)
