@@ -266,8 +266,23 @@ def test_edge_31_those_that_leave_an_isr_that_can_commit_nothing_stay_eligible()
     outcome = made.handle(BrokersChanged({2: broker(2, 201, 5, 12), 3: broker(3, 200), 4: broker(4)}))
     (write,) = outcome.writes
     assert isinstance(write, UpdateState)
-    assert (write.state.leader, write.state.isr, write.state.elr) == (2, (2,), ())
+    assert (write.state.leader, write.state.isr, write.state.elr) == (2, (2,), (3,))
     assert outcome.unclean == []
+
+
+def test_edge_31_one_that_may_have_lost_records_is_waited_for_if_its_successor_has_lost_some_too() -> None:
+    """Seed 9513: broker 1 comes back after a failed sync. Broker 2 has lost power, but its registration is still there,
+    so it is taken for intact. Broker 1, which has every record, must not be forgotten meanwhile."""
+    made, _ = controller(1, 2, 3, topics={"t": topic((1, 2, 3), min_insync=2)}, states={T0: state(1, (1, 2), life=13)})
+    made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2), 3: broker(3)}))
+    after = made.image.state(T0)
+    assert after is not None
+    assert (after.leader, after.isr, after.elr) == (2, (2,), (1,))
+    made.handle(BrokersChanged({1: broker(1, 200), 3: broker(3)}))
+    made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2, 201), 3: broker(3)}))
+    after = made.image.state(T0)
+    assert after is not None
+    assert (after.leader, set(after.eligible)) == (-1, {1, 2}), "both may have lost records, and both are asked"
 
 
 def test_the_elr_ends_when_the_isr_is_large_enough_again_or_fewer_are_needed() -> None:

@@ -144,20 +144,16 @@ class Turn:
     def _elr(self, topic: Topic, partition: TopicPartition, changed: PartitionState) -> tuple[BrokerId, ...]:
         """Those that leave an ISR that is too small to commit anything stay eligible until it is large enough again.
 
-        While there is a leader, those that may have lost records do not: it has all of them. Without a leader all stay,
-        also if min.insync.replicas is lowered: one of them may be the only one that has every committed record.
+        So do those that may have lost records. They do not lead by themselves, but are waited for if the leader has
+        lost some too, which may be heard late: its registration may be from before a power loss.
+        Without a leader all stay, also if min.insync.replicas is lowered: one of them may be the only one that has
+        every committed record.
         """
         replicas = topic.assignments[partition.partition].replicas
         if changed.leader != NO_LEADER and len(changed.isr) >= self.needed_replicas(topic, len(replicas)):
             return ()
         before = topic.states[partition.partition]
-        return tuple(
-            member
-            for member in before.eligible
-            if member not in changed.isr
-            and member in replicas
-            and (changed.leader == NO_LEADER or not self.image.has_lost(before, member))
-        )
+        return tuple(member for member in before.eligible if member not in changed.isr and member in replicas)
 
     def needed_replicas(self, topic: Topic, replicas: int) -> int:
         """How many have to be in sync so that something is committed: not more than there are (S2.6)."""
@@ -168,10 +164,12 @@ class Turn:
         """The epoch in which the member has every committed record, for all that is known.
 
         Of a dead one that is the last known; none at all is less than any. One that may have lost records keeps the
-        old epoch while the partition waits for a leader: the next look must come to the same verdict.
+        old epoch while the partition waits for a leader, or if it is not in the ISR: the next look must come to the
+        same verdict.
         """
         broker = self.image.brokers.get(member)
-        if broker is None or (state.leader == NO_LEADER and self.image.has_lost(state, member)):
+        is_waited_for = state.leader == NO_LEADER or member not in state.isr
+        if broker is None or (is_waited_for and self.image.has_lost(state, member)):
             return state.lives.get(member, NO_EPOCH)
         return broker.epoch
 
