@@ -224,8 +224,8 @@ class LaterEpochError(CorruptBatchError):
     """A batch of a later leader epoch than the one in which it was fetched (edge case 30)."""
 
 
-class UnsupportedMagicError(TidelogError):
-    """A v0 or v1 message set; only record batches (v2) are taken."""
+class UnsupportedMagicError(CorruptBatchError):
+    """A v0 or v1 message set, or zeros; only record batches (v2) are taken."""
 
     code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 

@@ -304,3 +304,31 @@ def test_a_new_life_names_all_partitions_again() -> None:
         await fetcher.stop()
 
     run(story)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5])
+def test_a_partition_that_is_taken_away_does_not_wait_for_a_frozen_leader(turns: int) -> None:
+    """Whether its repair has asked already, or is just about to."""
+
+    class Frozen(Leader):
+        async def call(self, request: Any, version: int, *, timeout_ms: int) -> Any:
+            await asyncio.sleep(timeout_ms / 1000)
+            raise OSError("timed out")
+
+    async def story(kit: Kit) -> None:
+        topic_id = await kit.create_topic()
+        leader = Frozen()
+        fetcher = await _following(kit, leader)
+        await eventually(lambda: len(leader.asked) == 1)
+        partition = kit.partition()
+        partition.pause()
+        number = fetcher._copying[partition.name].asked_in
+        fetcher._take_all(number, _answer(topic_id, code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        await fetcher.remove(partition)
+        assert asyncio.get_running_loop().time() - began < 1
+        await fetcher.stop()
+
+    run(story)

@@ -9,6 +9,7 @@ import pytest
 from tests.brokerkit import FETCH, Kit, fetch_request, fetched, run
 from tests.logkit import batch
 from tidelog.lab.broker import eventually
+from tidelog.log.trimming import advance_log_start
 from tidelog.net.calling import Connection
 from tidelog.replication.leader import UNKNOWN_OFFSET, RemoteReplica
 from tidelog.wire.messages.fetch import FetchRequest, FetchRequestReplicaState
@@ -127,6 +128,35 @@ def test_edge_34_a_change_during_the_cold_reads_of_two_fetches_is_not_forgotten(
         await kit.produce(batch([b"more"]), index=0, acks=1)
         found = fetched(await asyncio.wait_for(answer, 1.0))  # type: ignore[arg-type]
         assert found[topic_id, 0].records
+        connection.close()
+
+    run(story)
+
+
+def test_edge_34_a_log_start_that_moves_during_the_cold_reads_of_two_fetches_is_told() -> None:
+    """The first fetch reads the partition after a later one has named it, and its answer is passed over."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit, 3)
+        for index in range(3):
+            await kit.lead_and_isr(index=index, isr=[1], replicas=[1, FOLLOWER])
+        connection = await kit.connect()
+        first = await connection.call(_fetch(topic_id, {1: 0, 0: 0, 2: 0}, session_epoch=0), FETCH, timeout_ms=10_000)
+        _make_cold(kit, 20.0)
+        again = {"session_id": first.session_id, "max_wait_ms": 1_000}
+        answers = [_send(connection, _fetch(topic_id, {1: 0}, session_epoch=1, **again))]
+        await asyncio.sleep(0.01)
+        answers.append(_send(connection, _fetch(topic_id, {0: 1, 2: 0}, session_epoch=2, **again)))
+        await asyncio.sleep(0.005)
+        partition = kit.partition(index=0)
+        advance_log_start(partition.log, 1)
+        partition.log_start_moved()
+        assert not any(answer.done() for answer in answers)
+        await asyncio.gather(*answers)
+        kit.host.disk.cold_chance = 0.0
+        request = _fetch(topic_id, {1: 1, 2: 1}, session_epoch=3, **again)
+        answer = await connection.call(request, FETCH, timeout_ms=10_000)
+        assert fetched(answer)[topic_id, 0].log_start_offset == 1
         connection.close()
 
     run(story)

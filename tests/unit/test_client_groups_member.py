@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from tests.fake_broker import CLOSE
-from tests.fake_groups import COMMIT, HEARTBEAT, JOIN, LEAVE, SYNC, FakeGroups, committed, shares_of, simulate_groups
+from tests.fake_groups import (
+    COMMIT,
+    DESCRIBE,
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    SYNC,
+    FakeGroups,
+    committed,
+    shares_of,
+    simulate_groups,
+)
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_protocol import encode_assignment
 from tidelog.client.errors import BrokerError
@@ -19,7 +30,17 @@ from tidelog.client.seat import MemberSettings
 from tidelog.errors import ErrorCode
 from tidelog.groups.assignors import COOPERATIVE_STICKY, RANGE, STICKY
 from tidelog.types import TopicPartition
-from tidelog.wire.messages.groups import HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from tidelog.wire.messages.groups import (
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
 
 ORDERS = tuple(TopicPartition("orders", number) for number in range(3))
 BEAT_S = MemberSettings().heartbeat_interval_ms / 1000
@@ -291,9 +312,29 @@ def test_the_leader_looks_for_an_unknown_topic_with_each_heartbeat() -> None:
     simulate_groups(story)
 
 
-@pytest.mark.parametrize("stored", [ORDERS, ()])
-def test_a_static_leader_that_came_back_sees_to_it_that_all_is_assigned(stored: tuple[TopicPartition, ...]) -> None:
-    """The coordinator hands out the assignment of before (KIP-814), which may be of a time without the topic."""
+def _orders(*numbers: int) -> list[TopicPartition]:
+    return [TopicPartition("orders", number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("annas", "zoes", "is_right"),
+    [
+        (_orders(0), _orders(1, 2), True),
+        (_orders(2), _orders(0, 1), True),
+        # of a time with fewer partitions, though zoe has as many as she would get now
+        (_orders(0), _orders(1), False),
+        ([], [], False),
+        # of a time with another topic
+        ([TopicPartition("returns", 0)], _orders(0, 1, 2), False),
+        (_orders(0), [TopicPartition("returns", 0), *_orders(1, 2)], False),
+        # somebody who is gone has it
+        (None, _orders(1, 2), False),
+    ],
+)
+def test_a_static_leader_that_came_back_sees_to_it_that_all_is_assigned(
+    annas: list[TopicPartition] | None, zoes: list[TopicPartition], is_right: bool
+) -> None:
+    """The coordinator hands out the assignment of before (KIP-814), which may not fit any more."""
 
     async def story(cluster: Cluster, fake: FakeGroups) -> None:
         broker = fake.brokers[1]
@@ -301,14 +342,30 @@ def test_a_static_leader_that_came_back_sees_to_it_that_all_is_assigned(stored: 
         def come_back(request: JoinGroupRequest) -> JoinGroupResponse:
             joined = broker._joined(request)
             joined.skip_assignment = True
+            anna = JoinGroupResponseMember(
+                member_id="anna-1", group_instance_id="anna", metadata=joined.members[0].metadata
+            )
+            joined.members.append(anna)
             return joined
 
+        def describe(request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+            held = {"anna-1" if annas is not None else "gone": annas or _orders(0), "member-1": zoes}
+            members = [
+                DescribedGroupMember(member_id=name, member_assignment=encode_assignment(partitions))
+                for name, partitions in held.items()
+            ]
+            group = DescribeGroupsResponseDescribedGroup(
+                group_id="g", group_state="Stable", protocol_type="consumer", members=members
+            )
+            return DescribeGroupsResponse(groups=[group])
+
         broker.script[JOIN] = [come_back]
-        broker.script[SYNC] = [lambda request: SyncGroupResponse(assignment=encode_assignment(stored))]
-        settings = MemberSettings(group_instance_id="one", metadata_max_age_ms=20_000)
+        broker.script[SYNC] = [lambda request: SyncGroupResponse(assignment=encode_assignment(zoes))]
+        broker.script[DESCRIBE] = [describe]
+        settings = MemberSettings(group_instance_id="zoe", metadata_max_age_ms=20_000)
         async with Member(cluster, "g", ["orders"], settings=settings) as member:
             await asyncio.sleep(1)
-            assert member.assignment == Assignment(1 if stored else 2, ORDERS)
+            assert member.assignment == (Assignment(1, tuple(zoes)) if is_right else Assignment(2, ORDERS))
             assert shares_of(broker.of_key(SYNC)[0]) == {}
             added = TopicPartition("orders", len(ORDERS))
             fake.leaders[added] = 1

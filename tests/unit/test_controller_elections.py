@@ -32,8 +32,8 @@ def _state(leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> Part
         (-1, (1, 2), {3}, NOBODY, False, Election(-1, (1, 2))),
         # an intact one is back
         (-1, (1, 2), {2}, NOBODY, False, Election(2, (2,))),
-        # unclean: the first living replica
-        (1, (1,), {2, 3}, NOBODY, True, Election(2, (2,), is_unclean=True)),
+        # unclean: the living replicas have to tell where their logs end
+        (1, (1,), {2, 3}, NOBODY, True, Election(-1, (1,), unheard=(2, 3))),
         (-1, (1,), NOBODY, NOBODY, True, Election(-1, (1,))),
         # unclean does not matter while an intact member lives
         (1, (1, 3), {2, 3}, NOBODY, True, Election(3, (3,))),
@@ -42,11 +42,10 @@ def _state(leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> Part
         # edge case 31: it waits for a member that is away, and stays in the ISR: that one may have lost records too
         (-1, (1, 2), {1}, {1}, False, Election(-1, (1, 2), unheard=(1,))),
         (-1, (1, 2, 3), {1, 3}, {1, 3}, False, Election(-1, (1, 2, 3), unheard=(1, 3))),
-        # all members are back, and all may have lost records: each of them has to tell where its log ends
-        (1, (2, 1), {1, 2, 3}, {1, 2}, False, Election(-1, (2, 1), unheard=(2, 1))),
-        (-1, (2,), {1, 2}, {2}, False, Election(-1, (2,), unheard=(2,))),
-        # unclean prefers a member that may have lost records to a replica outside the ISR
-        (-1, (1, 2), {2, 3}, {2}, True, Election(2, (2,), is_unclean=True)),
+        # all members are back, and all may have lost records: every replica has to tell where its log ends
+        (1, (2, 1), {1, 2, 3}, {1, 2}, False, Election(-1, (2, 1), unheard=(2, 1, 3))),
+        (-1, (2,), {1, 2}, {2}, False, Election(-1, (2,), unheard=(2, 1))),
+        (-1, (1, 2), {2, 3}, {2}, True, Election(-1, (1, 2), unheard=(2, 3))),
     ],
 )
 def test_elect(
@@ -97,8 +96,11 @@ def test_edge_31_the_fullest_does_not_lead_while_a_member_is_away_or_has_not_tol
         ({2, 3}, {3: LogEnd(-1, 0), 2: LogEnd(3, 5)}, Election(-1, (3,))),
         # all logs are empty: a member leads
         ({1, 2, 3}, dict.fromkeys(REPLICAS, LogEnd(-1, 0)), Election(3, (3,), is_unclean=True)),
-        # it has something
-        ({2, 3}, {3: LogEnd(2, 1)}, Election(3, (3,), is_unclean=True)),
+        # it has something: those that live are asked, and not waited for
+        ({2, 3}, {3: LogEnd(2, 1)}, Election(-1, (3,), unheard=(2,))),
+        ({2, 3}, {3: LogEnd(2, 1), 2: LogEnd(2, 1)}, Election(3, (3,), is_unclean=True)),
+        # on a new disk it has copied only a little of what another one has
+        ({2, 3}, {3: LogEnd(2, 1), 2: LogEnd(2, 9)}, Election(2, (2,), is_unclean=True)),
     ],
 )
 def test_edge_31_an_empty_log_does_not_lead_before_the_other_replicas_have_told(
@@ -113,6 +115,24 @@ def test_if_no_member_is_recorded_the_fullest_of_all_replicas_leads() -> None:
     ends = {1: LogEnd(3, 6), 2: LogEnd(3, 7), 3: LogEnd(-1, 0)}
     candidates = Candidates(REPLICAS, lambda broker: True, lambda broker: True, ends)
     assert elect(_state(-1, ()), candidates, unclean=False) == Election(2, (2,), is_unclean=True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "leader"),
+    [
+        # nothing is known: a member
+        ({}, 2),
+        # it has told that its log is empty: one that may have something
+        ({2: LogEnd(-1, 0)}, 3),
+        ({2: LogEnd(-1, 0), 3: LogEnd(-1, 0)}, 2),
+        ({2: LogEnd(3, 4)}, 2),
+        ({2: LogEnd(3, 4), 3: LogEnd(3, 5)}, 3),
+    ],
+)
+def test_an_operator_gets_the_best_of_what_is_known_at_once(ends: dict[int, LogEnd], leader: int) -> None:
+    candidates = Candidates((1, 3, 2), {2, 3}.__contains__, {2}.__contains__, ends)
+    elected = elect(_state(-1, (1,), elr=(2,)), candidates, unclean=True, at_once=True)
+    assert elected == Election(leader, (leader,), is_unclean=True)
 
 
 def test_an_unclean_election_takes_the_fullest_of_those_that_have_told() -> None:

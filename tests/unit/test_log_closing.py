@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -13,6 +14,10 @@ from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping
 from tidelog.log.index import OffsetIndex
 from tidelog.log.trimming import advance_log_start, truncate_to
+
+
+async def opened(host: SimHost) -> LogDirectory:
+    return await LogDirectory.open(host.disk, host.clock, host.random, "data", lambda topic: with_config())
 
 
 def test_a_log_that_is_closed_during_a_cut_forgets_the_producers_of_what_was_cut() -> None:
@@ -44,9 +49,6 @@ def test_a_log_that_is_closed_during_a_cut_forgets_the_producers_of_what_was_cut
 def test_producers_of_deleted_records_are_known_after_a_clean_stop(way: str) -> None:
     """Their retries were written again: the snapshot at the log start was passed over."""
 
-    async def opened(host: SimHost) -> LogDirectory:
-        return await LogDirectory.open(host.disk, host.clock, host.random, "data", lambda topic: with_config())
-
     async def story(host: SimHost) -> None:
         directory = await opened(host)
         log = await directory.create(PARTITION)
@@ -67,18 +69,74 @@ def test_producers_of_deleted_records_are_known_after_a_clean_stop(way: str) -> 
         world.run(story(world.host("b1")))
 
 
-def test_an_index_that_points_into_a_batch_is_made_anew_after_a_clean_stop() -> None:
+@pytest.mark.parametrize("way", ["cut", "kill"])
+def test_producers_before_a_log_start_within_a_segment_are_known_after_a_cut_or_a_kill(way: str) -> None:
+    """All batches since the snapshot are still there, so it is as good as one at the log start."""
+
+    async def story(host: SimHost) -> None:
+        directory = await opened(host)
+        log = await directory.create(PARTITION)
+        log.append_as_leader(idempotent(0, producer_id=7), 0)
+        log.roll()
+        for sequence in range(4):
+            log.append_as_leader(idempotent(sequence, producer_id=8), 0)
+        await log.flush()
+        log.high_watermark = 4
+        advance_log_start(log, 3)
+        await directory.checkpoint()
+        assert [segment.base_offset for segment in log.segments] == [0, 1]
+        if way == "cut":
+            await truncate_to(log, 4)
+        else:
+            host.disk.kill()
+            log = (await opened(host)).logs[PARTITION]
+        assert log.append_as_leader(idempotent(0, producer_id=7), 1).duplicate
+
+    with World(1) as world:
+        world.run(story(world.host("b1")))
+
+
+@pytest.mark.parametrize("byte", [b"x", b"\0"])
+def test_an_index_that_points_into_a_batch_is_made_anew_after_a_clean_stop(byte: bytes) -> None:
+    """Zeros pass for a message set of Kafka's first format, which is no batch either."""
+
     async def story(host: SimHost) -> None:
         lost: list[str] = []
         log = await open_log(host.disk, "data")
-        for value in (b"x" * 1000, b"y" * 1000):
+        for value in (byte * 1000, b"y" * 1000):
             log.append_as_leader(batch([value]), 0)
         segment = log.segments.active
         await log.close()
         host.disk.write_file(segment.path(names.OFFSET_INDEX), OffsetIndex.entry.pack(1, 700))
         again = await open_log(host.disk, "data", clean=True, recovery_point=2, on_loss=lambda: lost.append("records"))
         assert (again.log_end_offset, lost) == (2, [])
-        assert await values(again) == [b"x" * 1000, b"y" * 1000]
+        assert await values(again) == [byte * 1000, b"y" * 1000]
+
+    with World(1) as world:
+        world.run(story(world.host("b1")))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_directory_that_is_closed_waits_for_a_log_that_becomes_a_stray(seed: int) -> None:
+    """Or it would be marked as clean, and a power loss that takes the bytes of that log would not be noticed."""
+
+    async def story(host: SimHost) -> None:
+        directory = await opened(host)
+        log = await directory.create(PARTITION, b"1" * 16)
+        for number in range(10):
+            log.append_as_leader(batch([b"%d" % number]), 0)
+        for _ in range(12):
+            host.disk.submit(log.directory, lambda: None)  # the disk thread is busy
+        moving = asyncio.ensure_future(directory.set_aside(PARTITION))
+        await asyncio.sleep(0)
+        moving.cancel()
+        await directory.close()
+        host.disk.kill()
+        host.disk.power_loss(random.Random(seed))
+        again = await opened(host)
+        assert again.was_clean
+        assert PARTITION not in again.logs
+        assert (await again.create(PARTITION, b"1" * 16)).log_end_offset == 10
 
     with World(1) as world:
         world.run(story(world.host("b1")))

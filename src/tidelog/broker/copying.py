@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from tidelog.broker.partition import Partition
@@ -33,7 +33,7 @@ _EARLIEST, _LATEST = -2, -1
 NOT_ASKED = -1
 
 T = TypeVar("T")
-Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+Connect: TypeAlias = Callable[[], Coroutine[Any, Any, Connection]]
 """A connection to the leader, for as long as a repair takes."""
 
 
@@ -48,6 +48,7 @@ class Copying:
         "failures",
         "is_in_line",
         "is_resting",
+        "is_unwanted",
         "partition",
         "repair",
         "told_log_start",
@@ -65,6 +66,8 @@ class Copying:
         self.repair: asyncio.Task[None] | None = None
         self.asking: asyncio.Future[Any] | None = None
         """The question to the leader that the repair waits for. Nothing is taken apart meanwhile."""
+        self.is_unwanted = False
+        """The partition was taken away from the fetcher; a repair that goes on asks the leader nothing more."""
         self.asked_offset = NOT_ASKED
         """What the leader was last asked for in this term; an answer to anything else is void."""
         self.asked_in = 0
@@ -77,7 +80,8 @@ class Copying:
         return self.partition.leader_epoch != self.epoch or self.partition.leader is not None
 
     def stop_asking(self) -> None:
-        """The leader may be frozen, and its answer is not wanted any more: the repair ends without it."""
+        """The leader may be frozen, and its answers are not wanted any more: the repair ends without them."""
+        self.is_unwanted = True
         if self.asking is not None:
             self.asking.cancel()
 
@@ -200,9 +204,12 @@ class Repairs:
         return EpochAnswer(answer.leader_epoch, answer.end_offset)
 
 
-async def _answer(one: Copying, question: Awaitable[T]) -> T:
-    """What the leader answers. TidelogError if the partition is taken away from the fetcher meanwhile."""
-    asking: asyncio.Future[T] = asyncio.ensure_future(question)
+async def _answer(one: Copying, question: Coroutine[Any, Any, T]) -> T:
+    """What the leader answers. TidelogError if the partition was, or is meanwhile, taken away from the fetcher."""
+    if one.is_unwanted:
+        question.close()
+        raise _not_copied(one)
+    asking = asyncio.ensure_future(question)
     one.asking = asking
     try:
         return await asking
@@ -210,9 +217,13 @@ async def _answer(one: Copying, question: Awaitable[T]) -> T:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise TidelogError(f"{one.partition.name} is not copied from this leader any more") from None
+        raise _not_copied(one) from None
     finally:
         one.asking = None
+
+
+def _not_copied(one: Copying) -> TidelogError:
+    return TidelogError(f"{one.partition.name} is not copied from this leader any more")
 
 
 def _check(code: int, one: Copying) -> None:

@@ -7,8 +7,8 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
 
 from tidelog.broker.copying import NOT_ASKED, Copying, Repairs, begins_within
 from tidelog.broker.fetcher_settings import LASTING, FetcherSettings
@@ -16,6 +16,7 @@ from tidelog.broker.moved_starts import MovedStarts
 from tidelog.broker.partition import Partition
 from tidelog.broker.said import Said
 from tidelog.errors import CorruptBatchError, ErrorCode, LaterEpochError, StorageError, TidelogError, error_code
+from tidelog.log.log import Log
 from tidelog.log.trimming import advance_log_start
 from tidelog.net.calling import Connection
 from tidelog.replication.follower import EpochAnswer
@@ -45,8 +46,7 @@ _SESSION_LOST = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-
-Connect: TypeAlias = Callable[[BrokerId], Awaitable[Connection]]
+Connect: TypeAlias = Callable[[BrokerId], Coroutine[Any, Any, Connection]]
 
 
 _Item: TypeAlias = tuple[TopicPartition, bytes]
@@ -442,16 +442,16 @@ class Fetcher:
             return
         self._moved_starts.add(log)
 
-    def _starts_settled(self, names: Sequence[TopicPartition], failure: StorageError | None) -> None:
-        for name in names:
-            one = self._copying.get(name)
-            if one is None or one.is_resting:
+    def _starts_settled(self, logs: Sequence[Log], failure: StorageError | None) -> None:
+        for log in logs:
+            one = self._copying.get(log.partition)
+            if one is None or one.is_resting or one.partition.log is not log:
                 continue  # when it goes on, it is named with what is on the device then
             if failure is None:
-                self._changed[name] = None
+                self._changed[log.partition] = None
             else:
                 self._set_aside(one)
-                _log.error("%s is no longer copied: %s", name, failure)
+                _log.error("%s is no longer copied: %s", log.partition, failure)
         self._something_is_due()
 
     # Repairs

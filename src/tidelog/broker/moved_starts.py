@@ -17,10 +17,10 @@ _GATHER_S = 0.05
 class MovedStarts:
     """Writes one checkpoint of a log directory for all of its logs whose start has moved.
 
-    `settled` is called with the partitions that were written together, and with the failure if there was one.
+    `settled` is called with the logs that were written together, and with the failure if there was one.
     """
 
-    def __init__(self, settled: Callable[[Sequence[TopicPartition], StorageError | None], None]) -> None:
+    def __init__(self, settled: Callable[[Sequence[Log], StorageError | None], None]) -> None:
         self._settled = settled
         self._moved: dict[TopicPartition, Log] = {}
         self._task: asyncio.Task[None] | None = None
@@ -53,4 +53,4 @@ class MovedStarts:
             await logs[0].persist_checkpoints()
         except StorageError as failure:
             failed = failure
-        self._settled([log.partition for log in logs], failed)
+        self._settled(logs, failed)

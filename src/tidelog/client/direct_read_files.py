@@ -16,7 +16,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from tidelog.errors import CorruptBatchError, ErrorCode, StorageError, TidelogError, UnsupportedMagicError
+from tidelog.errors import CorruptBatchError, ErrorCode, StorageError, TidelogError
 from tidelog.log import names
 from tidelog.log.index import OffsetIndex
 from tidelog.log.meta import parse_meta_properties, parse_topic_id
@@ -112,7 +112,7 @@ class SealedSegments:
                 if missing is not None:
                     return missing
             return self._read_segment(position, end)
-        except (OSError, CorruptBatchError, UnsupportedMagicError):
+        except (OSError, CorruptBatchError):
             # It was renamed between listing and opening, or its index was of another one.
             self._leave_segment()
             return NotInFiles(position + 1)

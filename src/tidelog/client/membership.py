@@ -13,8 +13,9 @@ does meanwhile. What the reader must do before others get its partitions, it doe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from types import TracebackType
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from tidelog.client.consumer_protocol import (
 )
 from tidelog.client.errors import BrokerError
 from tidelog.client.group_offsets import Committed, Offsets, committed_offsets
+from tidelog.client.groups import describe_group
 from tidelog.client.seat import DEFAULT_MEMBER, MemberSettings, Seat
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.groups.assignors import NO_GENERATION, RANGE, STICKY, Assignor, Subscription
@@ -215,26 +217,44 @@ class Member:
         }
         self._counts = {}
         joined = await self._seat.join(protocols)
-        shares = await self._shares(joined) if joined.leader == joined.member_id else {}
+        members = self._subscriptions(joined) if joined.leader == joined.member_id else {}
+        shares = await self._shares(joined, members)
         assignments = (
             {} if joined.skip_assignment else {name: encode_assignment(share) for name, share in shares.items()}
         )
         partitions = tuple(decode_assignment(await self._seat.sync(joined.protocol_name, assignments)))
-        if joined.skip_assignment and len(partitions) != len(shares.get(joined.member_id, partitions)):
-            # A static leader came back (KIP-814). The assignment was made before, for other topics or partitions.
+        if joined.skip_assignment and members and not await self._is_still_right(members, shares):
             self._rebalancing.set()
         return partitions
 
-    async def _shares(self, joined: JoinGroupResponse) -> dict[str, list[TopicPartition]]:
-        """The partitions of each member, as the leader assigns them now."""
+    def _subscriptions(self, joined: JoinGroupResponse) -> dict[str, Subscription]:
         assignor = self._assignors[joined.protocol_name or ""]
-        members = {
+        return {
             member.member_id: decode_subscription(member.metadata, assignor, member.group_instance_id)
             for member in joined.members
         }
+
+    async def _shares(
+        self, joined: JoinGroupResponse, members: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        """The partitions of each member, as the leader assigns them now; nothing if another one leads."""
+        if not members:
+            return {}
         topics = sorted({topic for subscription in members.values() for topic in subscription.topics})
         self._counts = await self._partition_counts(topics)
-        return assignor.assign(members, self._counts)
+        return self._assignors[joined.protocol_name or ""].assign(members, self._counts)
+
+    async def _is_still_right(
+        self, members: Mapping[str, Subscription], shares: Mapping[str, list[TopicPartition]]
+    ) -> bool:
+        """A static leader came back, and the assignment of before holds (KIP-814): it may be of other topics, of fewer
+        partitions or for other subscriptions. It is right if it has each partition once, at one that wants its topic.
+        """
+        described = await describe_group(self._cluster, self._seat.group)
+        stored = [(member.member_id, partition) for member in described.members for partition in member.assignment]
+        return sorted(partition for _, partition in stored) == sorted(chain.from_iterable(shares.values())) and all(
+            name in members and partition.topic in members[name].topics for name, partition in stored
+        )
 
     async def _partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
         await self._cluster.retrying(lambda: self._cluster.refresh_once(topics), "metadata", topics=None)

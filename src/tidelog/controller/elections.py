@@ -13,8 +13,9 @@ from typing import NamedTuple
 from tidelog.controller.image import NO_LEADER, LogEnd, PartitionState
 from tidelog.types import BrokerId
 
-_UNKNOWN_END = LogEnd(-1, -1)
 _SOMETHING = LogEnd(0, 1)
+_UNTOLD = LogEnd(-1, -1)
+_EMPTY, _UNKNOWN, _WITH_RECORDS = 0, 1, 2
 
 
 class Election(NamedTuple):
@@ -23,7 +24,7 @@ class Election(NamedTuple):
     is_unclean: bool = False
     """Committed records may be lost: the leader was not in sync, or may have lost what it had (S6.2)."""
     unheard: tuple[BrokerId, ...] = ()
-    """Members of the ISR that have to tell where their logs end before one of them can be elected."""
+    """Replicas that have to tell where their logs end before one of them can be elected."""
 
 
 class Candidates(NamedTuple):
@@ -49,10 +50,19 @@ class Candidates(NamedTuple):
         """All of them have told that they have no record at all, as after the loss of their log directories."""
         return all(self.log_ends.get(member, _SOMETHING).offset <= 0 for member in members)
 
-    def fullest(self, among: Sequence[BrokerId]) -> BrokerId:
-        """The one with the greatest (last epoch, log end); of equals, or if they have not told, the first."""
-        most = max(self.log_ends.get(broker, _UNKNOWN_END) for broker in among)
-        return self.first([broker for broker in among if self.log_ends.get(broker, _UNKNOWN_END) == most])
+    def fullest(self, among: Sequence[BrokerId], preferred: Sequence[BrokerId]) -> BrokerId:
+        """The one with the greatest (last epoch, log end); of equals a preferred one, and of those the first.
+
+        One that has not told may have anything, so it comes before those that have told that they have nothing.
+        """
+        most = max(map(self._fullness, among))
+        equals = [broker for broker in among if self._fullness(broker) == most]
+        return self.first([broker for broker in equals if broker in preferred] or equals)
+
+    def _fullness(self, broker: BrokerId) -> tuple[int, LogEnd]:
+        end = self.log_ends.get(broker, _UNTOLD)
+        kind = _UNKNOWN if end is _UNTOLD else _WITH_RECORDS if end.offset > 0 else _EMPTY
+        return kind, end
 
 
 def first_leader(replicas: Sequence[BrokerId], is_online: Callable[[BrokerId], bool]) -> Election | None:
@@ -61,14 +71,17 @@ def first_leader(replicas: Sequence[BrokerId], is_online: Callable[[BrokerId], b
     return Election(online[0], online) if online else None
 
 
-def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Election:
+def elect(state: PartitionState, candidates: Candidates, unclean: bool, *, at_once: bool = False) -> Election:
     """The leader stays if it can; else it is the first ISR member, in the order of the replicas, that is intact.
 
     A member that may have lost records leaves an ISR that has an intact member, and comes back by fetching. If there is
     none, one of the ELR leads. While no intact member of either can be reached both stay as they were recorded: each of
-    them may be the one that has every committed record. If all came back and none is intact, the one that kept most
-    leads. If even that one has an empty log, the other replicas may hold what all members have lost: then these are
-    waited for too, and the one of all replicas that has most leads.
+    them may be the one that has every committed record. If all came back and none is intact, the replica that kept most
+    leads: that may be one outside of ISR and ELR, if it was almost in sync and they have new disks. If every member has
+    an empty log, the other replicas are waited for too.
+
+    If unclean elections are allowed, no member is waited for: the replica that has most leads, as soon as all that live
+    have told what they have. An operator who wants it `at_once` gets the best of what is known.
 
     An intact member on a broker with a failed log directory counts when it has said that its log is there: an ISR that
     shrinks to members without a log has no one left that can lead, while one that has every record is out of it.
@@ -83,16 +96,14 @@ def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Elect
             return Election(leader if leader in intact else candidates.first(able), intact)
         return Election(NO_LEADER, state.isr)
     awaited = list(state.eligible)
+    others = [replica for replica in candidates.replicas if replica not in awaited]
     if candidates.are_empty(awaited):
-        awaited += [replica for replica in candidates.replicas if replica not in awaited]
-    online = [member for member in awaited if candidates.is_online(member)]
-    unheard = tuple(member for member in online if member not in candidates.log_ends)
-    if online and len(online) == len(awaited) and not unheard:
-        member, fullest = candidates.fullest(state.eligible or awaited), candidates.fullest(awaited)
-        chosen = fullest if candidates.log_ends[fullest] > candidates.log_ends[member] else member
-        return Election(chosen, (chosen,), is_unclean=True)
-    living = [replica for replica in candidates.replicas if candidates.is_online(replica)]
-    if unclean and living:
-        chosen = candidates.fullest(online or living)
+        awaited, others = awaited + others, []
+    may_elect = unclean or all(map(candidates.is_online, awaited))
+    living = [member for member in (awaited + others if may_elect else awaited) if candidates.is_online(member)]
+    unheard = tuple(member for member in living if member not in candidates.log_ends)
+    has_choice = len(living) > 1 or not unclean
+    if may_elect and living and (at_once or not unheard or not has_choice):
+        chosen = candidates.fullest(living, state.eligible)
         return Election(chosen, (chosen,), is_unclean=True)
     return Election(NO_LEADER, state.isr, unheard=unheard)

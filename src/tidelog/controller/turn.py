@@ -69,7 +69,8 @@ class Turn:
     def choose(
         self, topic: Topic, partition: TopicPartition, state: PartitionState, unclean: bool | None = None
     ) -> Election:
-        """Who should lead, and with which ISR. `unclean` overrules the setting."""
+        """Who should lead, and with which ISR. `unclean` is what an operator asks for, and overrules the setting."""
+        at_once = unclean is True
         if unclean is None:
             unclean = self.defaults().unclean if topic.rules.unclean is None else topic.rules.unclean
         can_hand_over = any(
@@ -91,7 +92,7 @@ class Turn:
             self.image.log_ends.get(partition, {}),
             lambda broker: self.image.is_surely_there(partition, broker),
         )
-        return elect(state, candidates, unclean)
+        return elect(state, candidates, unclean, at_once=at_once)
 
     def _ask_for_log_ends(self, partition: TopicPartition, brokers: Iterable[BrokerId]) -> None:
         """Each of them once, until it has answered."""

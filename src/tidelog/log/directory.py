@@ -431,14 +431,17 @@ class LogDirectory:
     async def close(self, broker_epoch: int = -1, *, mark_clean: bool = True) -> None:
         """Close every log; only if all of that went well is the directory marked as clean.
 
-        It must not be where the boot note does not yet tell what this process found: the mark says that the note is
-        right, and the logs may just have lost their ends in a recovery.
+        A log that comes or goes is waited for: one that was about to become a stray may have bytes that are not synced.
+        The mark must not be where the boot note does not yet tell what this process found: the mark says that the note
+        is right, and the logs may just have lost their ends in a recovery.
         """
         try:
+            moving = (*self._creating.values(), *self._deleting.values())
+            await asyncio.gather(*moving, return_exceptions=True)
             if self.offline is None:
                 await asyncio.gather(*(log.close() for log in list(self.logs.values())))
                 await self.checkpoint()
-                if mark_clean:
+                if mark_clean and not self._leaving:
                     await self._work.run(lambda: write_clean_shutdown(self._disk, self.path, broker_epoch))
         finally:
             if self._marking is not None:

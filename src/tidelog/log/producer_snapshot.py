@@ -135,16 +135,16 @@ class ProducerSnapshots:
         if offset not in known:
             insort(known, offset)
 
-    def load_latest(self, log_start_offset: Offset, at_most: Offset) -> tuple[Offset, list[SnapshotEntry]] | None:
-        """The newest good snapshot not below the log start and not above `at_most`; corrupt ones met on the way go.
+    def load_latest(self, oldest: Offset, at_most: Offset) -> tuple[Offset, list[SnapshotEntry]] | None:
+        """The newest good snapshot not below `oldest` and not above `at_most`; corrupt ones met on the way go.
 
-        None: replay from the log start. A snapshot at the log start tells of producers whose records are deleted and
-        which may still send them again. One below it may lack batches that were deleted, and would call what follows
-        them out of order.
+        `oldest` is where the batches begin that are still there. None: replay from there. A snapshot at this place
+        tells of producers whose records are gone and which may still send them again. One below it may lack batches
+        that are gone, and would call what follows them out of order.
         """
         known = self._offsets()
         for offset in reversed(known[: bisect_right(known, at_most)]):
-            if offset < log_start_offset:
+            if offset < oldest:
                 return None
             try:
                 return offset, decode_snapshot(self._disk.read_file(self.path(offset)))

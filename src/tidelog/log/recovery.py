@@ -108,12 +108,16 @@ def load_producers(
     A snapshot does not tell of transactions that were complete when it was written. Where a marker is not yet
     committed, its transaction must still be known (edge case 14), so then an older snapshot is taken and the
     marker is met again.
+
+    DeleteRecords leaves the log start within a segment. All batches of that segment are there, so what came before the
+    log start counts as well: its producers may send it again.
     """
     producers = Producers(config.producer_id_expiration_ms)
-    newest = snapshots.load_latest(log_start_offset, end_offset)
+    oldest = min(log_start_offset, segments[0].base_offset if segments else end_offset)
+    newest = snapshots.load_latest(oldest, end_offset)
     if newest is not None and segments and has_control_batch(Segments(segments), high_watermark, newest[0]):
-        newest = snapshots.load_latest(log_start_offset, high_watermark)
-    start = log_start_offset
+        newest = snapshots.load_latest(oldest, high_watermark)
+    start = oldest
     if newest is not None:
         start, entries = newest
         producers.load(entries)

@@ -276,8 +276,9 @@ class _Fetch:
             self._has_tidings = True
         if not self._is_at_the_end(item):
             self._has_more = self._has_more or (not size and self._bytes > 0)
-        elif item.partition is not None:
-            # Else it has changed while the device was read, and hears of no change until it is read again.
+        elif item.partition is not None and item.named_in <= self._number:
+            # Else it has changed while the device was read, and hears of no change until it is read again; or a later
+            # fetch has named it, and the client passes over what this one says.
             self._session.dirty.pop(item, None)
 
     def _is_at_the_end(self, item: FetchItem) -> bool:
