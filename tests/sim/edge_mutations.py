@@ -74,8 +74,8 @@ def the_last_one_back_leads(patch: pytest.MonkeyPatch) -> None:
     """A killed broker counts as one that lost records, and each that returns leaves the recorded ISR (edge case 31)."""
     elect = elections.elect
 
-    def elect_the_last(state: PartitionState, candidates: Candidates, unclean: bool) -> Election:
-        elected = elect(state, candidates, unclean)
+    def elect_the_last(state: PartitionState, candidates: Candidates, unclean: bool, *, at_once: bool) -> Election:
+        elected = elect(state, candidates, unclean, at_once=at_once)
         if elected.leader != NO_LEADER:
             return elected
         away = tuple(member for member in state.isr if not candidates.is_online(member))
@@ -149,7 +149,10 @@ def followers_do_not_flush(patch: pytest.MonkeyPatch) -> None:
 
 def unclean_elections_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """Records are lost and no gauge tells of it (edge case 9)."""
-    patch.setattr("tidelog.controller.turn.elect", lambda *facts: elections.elect(*facts)._replace(is_unclean=False))
+    elect = elections.elect
+    patch.setattr(
+        "tidelog.controller.turn.elect", lambda *facts, **more: elect(*facts, **more)._replace(is_unclean=False)
+    )
 
 
 def hear_only_the_watched(patch: pytest.MonkeyPatch) -> None:
@@ -329,10 +332,10 @@ def close_within_a_cut(patch: pytest.MonkeyPatch) -> None:
 
 SEEN_IN_SEARCH: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule] | None]] = {
     lost_stays_in_the_isr: (10, ConsumedNeverDisappears),
-    no_eligible_replicas: (11, AcknowledgedIsNeverLost),
+    no_eligible_replicas: (142, AcknowledgedIsNeverLost),
     the_last_one_back_leads: (30, ReplicasAgree),
     commit_without_session: (25, NoTideWithoutSession),
-    followers_do_not_flush: (4, ReplicasAgree),
+    followers_do_not_flush: (126, AcknowledgedIsNeverLost),
     trust_the_page_cache_after_a_failed_sync: (312, ReplicasAgree),
     sync_behind_a_failed_one: (58, ReplicasAgree),
     start_in_the_middle: (135, OnceAndInOrder),

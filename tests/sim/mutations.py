@@ -103,7 +103,7 @@ def no_divergence(patch: pytest.MonkeyPatch) -> None:
 
 
 def elect_outside_the_isr(patch: pytest.MonkeyPatch) -> None:
-    def elect(state: PartitionState, candidates: Candidates, unclean: bool) -> Election:
+    def elect(state: PartitionState, candidates: Candidates, unclean: bool, *, at_once: bool) -> Election:
         online = tuple(filter(candidates.is_online, candidates.replicas))
         if not online:
             return Election(NO_LEADER, state.isr)

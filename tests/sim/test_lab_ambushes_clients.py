@@ -15,6 +15,7 @@ EFFECTS = {
     "a failed sync": ["a sync failed", "lost bytes"],
     "a stop on a failing disk": ["stopped", "lost bytes"],
     "all replicas end": ["lost bytes", "nobody leads"],
+    "a power loss at a take-over": ["led by one that lost power"],
     "bad group records": ["bad records"],
     "refused first": ["large enough again"],
 }

@@ -20,6 +20,7 @@ AMBUSHES: dict[str, Ambush] = {
     **control.AMBUSHES,
     **store.AMBUSHES,
     **topics.AMBUSHES,
+    "a power loss at a take-over": disks.TAKEN_OVER,
 }
 """By the names that plans and traces use."""
 

@@ -1,7 +1,8 @@
 """Ambushes of disks and of power.
 
 A sync fails, and what it left in the page cache is lost long after that, with the power. All replicas of a partition
-die in one moment, one of them for want of power, and a controller elsewhere hears of one death after the other.
+die in one moment, one of them for want of power, and a controller elsewhere hears of one death after the other. All
+followers of a dead leader lose power as one of them takes over: that does no harm if what they acknowledged is synced.
 """
 
 from __future__ import annotations
@@ -135,6 +136,34 @@ async def _end_all_replicas(scene: Scene) -> None:
     await scene.until(lambda: scene.cluster.leader(index), _CATCH_UP_S)
 
 
+async def _lose_power_as_a_leader_takes_over(scene: Scene) -> None:
+    """The leader dies for a while. The next one has slow disks, and all followers lose power as it begins to lead."""
+    index = scene.chance.choice(scene.partitions)
+    replicas = scene.cluster.assigned(index)
+    is_whole = await scene.until(lambda: scene.cluster.stored_isr(index) == replicas, _CATCH_UP_S)
+    dead = scene.cluster.leader(index)
+    others = [number for number in replicas if number != dead]
+    if not is_whole or not dead or not all(map(scene.faults.may_lose_power, others)):
+        return
+    disks = [scene.cluster[number].host.disk for number in others]
+    usual_ms = [disk.work.delay_ms for disk in disks]
+    for disk in disks:
+        disk.work.delay_ms = _SLOW_MS
+    await scene.pause(2.0, 1.0)
+    scene.cluster[dead].kill()
+    is_led = await scene.until(lambda: scene.cluster.stored_state(index).leader in others, _SESSIONS_S)
+    for number in others if is_led else ():
+        scene.faults.go_dark(number)
+    for disk, delay_ms in zip(disks, usual_ms, strict=True):
+        disk.work.delay_ms = delay_ms
+    for number in others:
+        await scene.start(number)
+    if await scene.until(lambda: scene.cluster.leader(index), _SESSIONS_S) and is_led:
+        scene.note("led by one that lost power", f"b{dead}")
+    await scene.start(dead)
+    await scene.until(lambda: scene.cluster.stored_isr(index) == replicas, _CATCH_UP_S)
+
+
 FAILED_SYNC = Ambush(
     _fail_a_sync_and_lose_power, {"segment_bytes": 1000, "records": 30, "longest_rest_s": 3.0, "filling": (0,)}
 )
@@ -156,6 +185,24 @@ ALL_REPLICAS_END = Ambush(
         "members": 0,
         "sides": False,
         "topics": False,
+    },
+)
+
+TAKEN_OVER = Ambush(
+    _lose_power_as_a_leader_takes_over,
+    {
+        "saboteurs": (),
+        "brokers": 3,
+        "partitions": 1,
+        "segment_bytes": 100_000,
+        "filling": (0,),
+        "flush_each": True,
+        "records": 30,
+        "longest_rest_s": 0.2,
+        "members": 0,
+        "sides": False,
+        "topics": False,
+        "moves": False,
     },
 )
 
