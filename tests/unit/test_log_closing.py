@@ -118,7 +118,7 @@ def test_an_index_that_points_into_a_batch_is_made_anew_after_a_clean_stop(byte:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_directory_that_is_closed_waits_for_a_log_that_becomes_a_stray(seed: int) -> None:
-    """Or it would be marked as clean, and a power loss that takes the bytes of that log would not be noticed."""
+    """If it did not wait, it would mark itself clean, and nobody would notice that a power loss took that log's end."""
 
     async def story(host: SimHost) -> None:
         directory = await opened(host)

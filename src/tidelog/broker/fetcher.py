@@ -46,8 +46,8 @@ _SESSION_LOST = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-Connect: TypeAlias = Callable[[BrokerId], Coroutine[Any, Any, Connection]]
 
+Connect: TypeAlias = Callable[[BrokerId], Coroutine[Any, Any, Connection]]
 
 _Item: TypeAlias = tuple[TopicPartition, bytes]
 """A partition in a fetch session, with its topic id: a topic that was deleted and made anew is another one."""

@@ -69,7 +69,7 @@ class Turn:
     def choose(
         self, topic: Topic, partition: TopicPartition, state: PartitionState, unclean: bool | None = None
     ) -> Election:
-        """Who should lead, and with which ISR. `unclean` is what an operator asks for, and overrules the setting."""
+        """Who should lead, and with which ISR. An operator may set `unclean`: then the setting does not count."""
         at_once = unclean is True
         if unclean is None:
             unclean = self.defaults().unclean if topic.rules.unclean is None else topic.rules.unclean
