@@ -14,7 +14,10 @@ from typing import Any
 
 from tests.logkit import batch
 from tidelog.broker.partition import Partition
+from tidelog.broker.registrations import _Known
+from tidelog.controller import nodes
 from tidelog.coordination.memory import MemoryCoordination
+from tidelog.coordination.port import Create, Delete, Set
 from tidelog.errors import ErrorCode
 from tidelog.host.machine import RealPorts
 from tidelog.lab.broker import PATIENCE_S, LabBroker, eventually, sim_settings
@@ -36,6 +39,7 @@ from tidelog.wire.messages.controller import (
 from tidelog.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
+    FetchRequestReplicaState,
     FetchResponse,
     FetchResponsePartitionData,
     FetchTopic,
@@ -59,6 +63,7 @@ FETCH = 18
 PRODUCE_BY_NAME = 12
 PRODUCE = 13
 LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA = 7, 4, 8
+_OTHER_SESSION_MS = 60_000
 
 Story = Callable[["Kit"], Coroutine[Any, Any, None]]
 
@@ -157,6 +162,27 @@ class Kit(LabBroker):
 
     # The controller's part, played by hand
 
+    @property
+    def controller_epoch(self) -> int:
+        """The highest that the broker believes."""
+        return self.broker.known_controller.epoch
+
+    async def elect(self, controller_id: int, epoch: int) -> None:
+        """Another broker is controller from now on, as the store has it, and the kit's broker has heard of that."""
+        session = await self.store.connect(_OTHER_SESSION_MS)
+        await session.multi(
+            [
+                Delete(nodes.CONTROLLER),
+                Create(nodes.CONTROLLER, nodes.encode_controller(controller_id, 0), ephemeral=True),
+                Set(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(epoch)),
+            ]
+        )
+        await eventually(lambda: not self.broker.controller.is_active)
+
+    def registered(self, broker_id: int, epoch: int) -> None:
+        """As if the kit's broker had found in the store that another broker has this epoch, or none."""
+        self.broker.registrations._known[broker_id] = _Known(epoch, self.broker.session)
+
     async def lead_and_isr(
         self,
         topic: str = "t",
@@ -173,7 +199,7 @@ class Kit(LabBroker):
         me = self.broker_id
         state = LeaderAndIsrPartitionState(
             partition_index=index,
-            controller_epoch=self.broker.replicas.controller_epoch,
+            controller_epoch=self.controller_epoch,
             leader=me if leader is None else leader,
             leader_epoch=leader_epoch if leader_epoch is not None else known.leader_epoch + 1 if known else 0,
             isr=list(isr) if isr is not None else [me],
@@ -185,7 +211,7 @@ class Kit(LabBroker):
         answer = await self.call(
             LeaderAndIsrRequest(
                 controller_id=me,
-                controller_epoch=request.pop("controller_epoch", self.broker.replicas.controller_epoch),
+                controller_epoch=request.pop("controller_epoch", self.controller_epoch),
                 broker_epoch=request.pop("broker_epoch", self.broker.epoch),
                 topic_states=[
                     LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=[state], **request)
@@ -235,6 +261,15 @@ def fetch_request(
             )
         )
     return FetchRequest(topics=list(topics.values()), **{"max_wait_ms": 0, "min_bytes": 1, **options})
+
+
+def follower_request(
+    topic_id: bytes, offsets: Mapping[int, int], *, follower: int, broker_epoch: int, **options: Any
+) -> FetchRequest:
+    """What a follower asks for, by partition. The offsets are also the ends of its logs."""
+    request = fetch_request({(topic_id, index): offset for index, offset in offsets.items()}, **options)
+    request.replica_state = FetchRequestReplicaState(replica_id=follower, replica_epoch=broker_epoch)
+    return request
 
 
 def fetched(answer: FetchResponse) -> dict[tuple[str | bytes, int], FetchResponsePartitionData]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tidelog.broker.control.admin import TopicAdmin
 from tidelog.broker.control.shell import ControllerShell, ControlSettings, NotControllerError
 from tidelog.broker.metadata import MetadataCache
+from tidelog.broker.pacing import SlowLane
 from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import Event, Outcome, TookOver
@@ -340,7 +341,7 @@ class Cluster:
         return shell
 
     def admin(self, shell: ControllerShell) -> TopicAdmin:
-        return TopicAdmin(shell, self.random, lambda: Defaults(2, 2), lambda configs: None)
+        return TopicAdmin(shell, self.random, lambda: Defaults(2, 2), lambda configs: None, SlowLane())
 
     @property
     def active(self) -> list[ControllerShell]:

@@ -71,6 +71,10 @@ class FakeCluster:
         self.producers: dict[tuple[TopicPartition, int], tuple[int, list[tuple[int, int, int]]]] = {}
         """By partition and producer id: the epoch, and (first sequence, next sequence, offset) of its last batches."""
         self.next_producer_id = 1000
+        self.max_message_bytes: dict[str, int] = {}
+        """By topic; the others take batches of any size."""
+        self.refused_bytes: list[int] = []
+        """The sizes of batches that were too large."""
 
     def topic_id(self, topic: str) -> bytes:
         return topic.encode().ljust(16, b".")[:16]
@@ -83,18 +87,22 @@ class FakeCluster:
         batch = bytearray(records)
         header = read_header(batch)
         offset = self.end(partition)
+        if len(batch) > self.max_message_bytes.get(partition.topic, len(batch)):
+            self.refused_bytes.append(len(batch))
+            return ErrorCode.MESSAGE_TOO_LARGE, -1
         if header.producer_id >= 0:
             epoch, last = self.producers.get((partition, header.producer_id), (header.producer_epoch, []))
             if header.producer_epoch > epoch:
                 last = []
                 if header.base_sequence:
                     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-            for first, _, at in last:
-                if first == header.base_sequence:
+            next_sequence = header.base_sequence + header.record_count
+            for first, after, at in last:
+                if (first, after) == (header.base_sequence, next_sequence):
                     return ErrorCode.NONE, at
             if last and last[-1][1] != header.base_sequence:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-            entry = (header.base_sequence, header.base_sequence + header.record_count, offset)
+            entry = (header.base_sequence, next_sequence, offset)
             self.producers[partition, header.producer_id] = (header.producer_epoch, [*last, entry][-5:])
         assign(batch, 0, offset, 0)
         self.logs[partition].append(bytes(batch))

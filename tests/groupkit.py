@@ -84,6 +84,20 @@ class Coordinator:
                 self.log.append(entry)
                 if not self.hold:
                     self.settle(ErrorCode.NONE, entry)
+        assert self.kept() == self.counted(), "what is kept is counted"
+
+    def counted(self) -> tuple[int, int, int, int]:
+        usage = self.groups.usage
+        return usage.groups, usage.pending_ids, usage.offsets, usage.metadata_bytes
+
+    def kept(self) -> tuple[int, int, int, int]:
+        """Groups, pending ids, offsets, bytes of metadata."""
+        groups = self.groups._groups.values()
+        values = [
+            value for group in groups for partitions in group.commits.by_topic.values() for value in partitions.values()
+        ]
+        pending = sum(len(group.pending) for group in groups)
+        return len(groups), pending, len(values), sum(len(value.metadata.encode()) for value in values)
 
     def _check_encodes(self, answer: Answer) -> None:
         """An answer can be sent in the version that was asked in."""

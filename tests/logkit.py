@@ -11,7 +11,7 @@ from tidelog.ports import Clock, Disk
 from tidelog.records.batch import decode
 from tidelog.records.build import BatchFacts, build_batch
 from tidelog.records.control import ControlType, EndTxnMarker, build_marker
-from tidelog.records.header import headers
+from tidelog.records.header import HEADER_SIZE, LAYOUT, LENGTH_END, Codec, headers, read_header, seal
 from tidelog.records.kernel import Record
 from tidelog.types import Buffer, TopicPartition
 
@@ -44,6 +44,14 @@ def batch(
     keys = keys or [None] * len(values)
     records = [(timestamp + i, key, value) for i, (key, value) in enumerate(zip(keys, values, strict=True))]
     return bytes(build_batch(records, BatchFacts(**facts)))  # type: ignore[arg-type]
+
+
+def batch_around(payload: bytes, count: int, codec: Codec = Codec.NONE) -> bytes:
+    """A batch with a good header that says `count` records, around bytes that may be anything."""
+    header = read_header(batch([None]))._replace(attributes=codec, last_offset_delta=count - 1, record_count=count)
+    data = bytearray(LAYOUT.pack(*header._replace(length=HEADER_SIZE - LENGTH_END + len(payload)))) + payload
+    seal(data)
+    return bytes(data)
 
 
 def idempotent(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, **facts: object) -> bytes:

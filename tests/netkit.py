@@ -20,7 +20,7 @@ from tidelog.lab.world import World
 from tidelog.metrics import Metrics
 from tidelog.net.channel import Call, RequestChannel
 from tidelog.net.outbox import RegionGoneError
-from tidelog.net.server import ServerLimits, SocketServer
+from tidelog.net.server import InterBroker, ServerLimits, SocketServer
 from tidelog.ports import Clock
 from tidelog.types import Buffer
 
@@ -173,6 +173,7 @@ class Scene:
         capacity: int = 500,
         limits: ServerLimits | None = None,
         clock: Clock | None = None,
+        inter_broker: InterBroker | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.calls: list[Call] = []
@@ -180,7 +181,7 @@ class Scene:
         self.port = 0
         self._handle = handle
         self.channel = RequestChannel(self._take, capacity, frozenset((CONTROL,)), clock or SystemClock(), self.metrics)
-        self.server = SocketServer(self.channel, limits or ServerLimits(), self.sent.append, self.metrics)
+        self.server = SocketServer(self.channel, limits or ServerLimits(), self.sent.append, self.metrics, inter_broker)
         self._clients: list[Client] = []
 
     def _take(self, call: Call) -> None:

@@ -15,8 +15,8 @@ import pytest
 from tidelog.records.arrow import to_arrow
 from tidelog.records.buffers import ColumnBuffers
 
-COMPILED = ("kernel", "columns", "column_source", "encoder", "key_partitions", "offset_map")
-ON_TOP = ("batch", "build", "validate", "control", "lookups", "compaction")
+COMPILED = ("kernel", "columns", "column_source", "encoder", "key_partitions", "offset_map", "record_walk", "rooms")
+ON_TOP = ("batch", "build", "validate", "control", "lookups", "compaction", "splitting")
 
 
 def _load(name: str, *, plain: bool) -> ModuleType:

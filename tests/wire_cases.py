@@ -101,5 +101,20 @@ class Engine:
     def decode_from(self, message: type[Message], data: bytes, version: int, position: int) -> Any:
         return self.decoder.decode(self._plan(self.decoder, message, version), data, position)
 
+    def decode_in_steps(self, message: type[Message], data: bytes, version: int) -> Any:
+        """An element at a time."""
+        decoding = self.decoder.Decoding(self._plan(self.decoder, message, version), data, 0, 1 << 40)
+        while (decoded := decoding.step(1, 1 << 40)) is None:
+            pass
+        return decoded
+
+    def encode_in_steps(self, message: Message, version: int, header: Message) -> tuple[bytes, bytes]:
+        """A frame as it is written an element at a time, and in one go."""
+        plans = self._plan(self.encoder, type(header), 1), header, self._plan(self.encoder, type(message), version)
+        encoding = self.encoder.Encoding(*plans, message)
+        while (parts := encoding.step(1, 1 << 40)) is None:
+            pass
+        return b"".join(parts), b"".join(self.encoder.encode_frame(*plans, message))
+
 
 ENGINES = {"installed": Engine(decoder, encoder), "plain": Engine(plain("decoder"), plain("encoder"))}

@@ -19,7 +19,10 @@ FACTS = ROOT / "tests" / "unit" / "fixtures" / "kafka_settings.json"
 
 CLIENT = (("consumer", "session.timeout.ms", "10000", "45000", "the documents name 10 s"),)
 """Of our own clients, whose settings are in no table of the broker."""
-REASONS = {"replica.lag.time.max.ms": "the documents name 10 s"}
+REASONS = {
+    "queued.max.request.bytes": "0 is an eighth of the memory: without a bound clients could take all of it",
+    "replica.lag.time.max.ms": "the documents name 10 s",
+}
 
 _PAGE = """# Where defaults differ from Kafka 3.9
 

@@ -214,6 +214,11 @@ class SyncError(StorageError):
     """A sync failed, so bytes that the page cache shows may never reach the device, whatever a later sync says."""
 
 
+class NoDescriptorError(StorageError):
+    """No file could be opened because the process or the machine has too many open. This passes and says nothing about
+    the disk: what was asked for was not begun, and may be asked for again."""
+
+
 class CorruptBatchError(TidelogError):
     """Bytes that should be a record batch are not one: bad CRC, bad length, impossible counts."""
 
@@ -293,6 +298,10 @@ class WireError(TidelogError):
     """Bytes that are not the message they claim to be."""
 
     code = ErrorCode.INVALID_REQUEST
+
+
+class TooManyElementsError(WireError):
+    """A message with more elements of arrays and tagged fields than its reader allows."""
 
 
 class UnsupportedVersionError(TidelogError):

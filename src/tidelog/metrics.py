@@ -7,7 +7,7 @@ kafka_network_request_metrics_local_time_ms{request="Produce"}.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 TIME_BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0)
@@ -122,14 +122,20 @@ class Metrics:
 
     def text(self) -> str:
         """In the format that Prometheus reads."""
+        return "".join(f"{line}\n" for lines in self.families() for line in lines)
+
+    def families(self) -> Iterator[list[str]]:
+        """The lines of one name after the other; what comes or goes meanwhile may be there or not."""
         for prepare in self._before_reading:
             prepare()
-        lines: list[str] = []
-        for name, family in sorted(self._families.items()):
-            lines.append(f"# TYPE {name} {next(iter(family.values())).kind}")
-            for labels, metric in family.items():
-                lines += metric.lines(name, labels)
-        return "\n".join(lines) + "\n"
+        yield []
+        for name in sorted(self._families):
+            family = dict(self._families.get(name, {}))
+            if family:
+                lines = [f"# TYPE {name} {next(iter(family.values())).kind}"]
+                for labels, metric in family.items():
+                    lines += metric.lines(name, labels)
+                yield lines
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tidelog.types import Buffer
 
@@ -146,6 +146,16 @@ class Disk(Protocol):
         ...
 
 
+class Capacity(NamedTuple):
+    """What the machine gives this process, as far as a broker divides it."""
+
+    client_connections: int
+    """The share of the file descriptors that connections of clients may take."""
+    broker_connections: int
+    """A reserve beyond it, for connections of other brokers."""
+    memory_bytes: int
+
+
 class Ports(Protocol):
     """The three together, handed down from the process that starts things, and which boot of the machine this is."""
 
@@ -155,6 +165,8 @@ class Ports(Protocol):
         not the boot. Empty if the machine does not say: then no earlier process is taken to be of this boot."""
         ...
 
+    @property
+    def capacity(self) -> Capacity: ...
     @property
     def clock(self) -> Clock: ...
     @property

@@ -1,5 +1,8 @@
 """The words every package shares."""
 
+import sys
+from array import array
+from operator import mul
 from typing import NamedTuple, TypeAlias
 
 Offset: TypeAlias = int
@@ -28,10 +31,15 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+_UTF_16 = f"utf-16-{sys.byteorder[0]}e"
+_POWERS_OF_31 = [1]
+"""As many as the longest text has had units; a name on the wire has at most 32767."""
+
+
 def java_hash(text: str) -> int:
     """Java's String.hashCode, by which Kafka deals things out: over UTF-16 units, in 32 bits with a sign."""
-    value = 0
-    encoded = text.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(encoded), 2):
-        value = (31 * value + (encoded[position] << 8) + encoded[position + 1]) & 0xFFFFFFFF
+    units = array("H", text.encode(_UTF_16, "surrogatepass"))
+    while len(_POWERS_OF_31) < len(units):
+        _POWERS_OF_31.append(31 * _POWERS_OF_31[-1] & 0xFFFFFFFF)
+    value: int = sum(map(mul, reversed(units), _POWERS_OF_31)) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value

@@ -17,7 +17,8 @@ from tidelog.log.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from tidelog.log.producers import AppendedBatch, AppendOrigin, Producers
+from tidelog.log.producer_state import AppendedBatch
+from tidelog.log.producers import AppendOrigin, Producers
 from tidelog.log.transaction_index import AbortedTxn, TransactionIndex
 from tidelog.ports import Disk
 from tidelog.records.header import BatchHeader

@@ -9,11 +9,12 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records_lives import LIVES, rows_of
-from tidelog.errors import CorruptBatchError, TidelogError
+from records_lives import LIVES, compiled, rows_of
+from tidelog.errors import CorruptBatchError, ErrorCode, TidelogError
 from tidelog.records.arrow import from_arrow, to_arrow
+from tidelog.records.build import build_batch
 from tidelog.records.compression import decompress
-from tidelog.records.header import Codec, assign, read_header
+from tidelog.records.header import Codec, assign, read_header, seal
 from tidelog.records.scan import scan
 
 steady = settings(deadline=None, derandomize=True, database=None)
@@ -191,3 +192,45 @@ def test_validate_raises_only_our_errors(noise: bytes) -> None:
         except TidelogError:
             continue
         raise AssertionError("noise was taken for a batch")
+
+
+# What a leader takes of its clients
+
+
+def _inspected(life: Any, batch: bytes) -> Any:
+    """What a leader says of a batch: its largest timestamp, or that it is refused."""
+    try:
+        header = life.validate.validate(batch)
+        inspected = life.validate.inspect_records(batch, header)
+    except TidelogError as failure:
+        return failure.code
+    return header, inspected.max_timestamp
+
+
+@steady
+@given(records, st.sampled_from(list(Codec)))
+def test_a_leader_takes_every_batch_of_our_encoder(sent: list[Any], codec: Codec) -> None:
+    batch = bytes(build_batch(sent, codec=codec))
+    for life in LIVES:
+        header, max_timestamp = _inspected(life, batch)
+        assert max_timestamp == header.max_timestamp == max(-1, *(row[0] for row in sent))
+
+
+@thorough
+@given(records, st.sampled_from(list(Codec)), st.data())
+def test_what_a_leader_takes_of_a_damaged_batch_can_be_read(sent: list[Any], codec: Codec, data: st.DataObject) -> None:
+    """One byte is another one, and the CRC is right again: a client that means it. Refused, or our reader reads it."""
+    batch = bytearray(build_batch(sent, codec=codec))
+    place = data.draw(st.integers(21, len(batch) - 1))
+    batch[place] ^= data.draw(st.integers(1, 255))
+    seal(batch)
+    outcomes = [_inspected(life, bytes(batch)) for life in LIVES]
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    if isinstance(outcomes[0], ErrorCode):
+        assert outcomes[0] in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+        return
+    header, max_timestamp = outcomes[0]
+    decoded = compiled.batch.decode_batch(bytes(batch), header)
+    assert [row.offset for row in decoded] == list(range(header.record_count))
+    if not header.uses_log_append_time:
+        assert max(-1, *(row.timestamp for row in decoded)) == max_timestamp

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import UnsupportedVersionError
 from tidelog.wire import Message, decode, encode, encode_parts
+from tidelog.wire.messages.headers import ResponseHeader
 from tidelog.wire.schema import ArrayType, Field, Scalar
 from wire_cases import ENGINES, MESSAGES, structs_in, values
 
@@ -33,6 +34,9 @@ def test_comes_back_as_it_was(name: str, data: st.DataObject) -> None:
             assert engine.decode(message, encoded, version) == value
             embedded = b"xx" + encoded + b"yy"
             assert engine.decode_from(message, embedded, version, 2) == (value, len(encoded) + 2)
+            assert engine.decode_in_steps(message, encoded, version) == value
+            in_steps, whole = engine.encode_in_steps(value, version, ResponseHeader(correlation_id=7))
+            assert in_steps == whole
 
 
 def test_the_plain_engine_is_plain() -> None:

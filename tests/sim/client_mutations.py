@@ -133,7 +133,7 @@ SEEN_BY_CLIENTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule
     all_replicas_have_to_be_in_sync: (30, AcknowledgedInTime),
     everybody_is_assigned_the_same: (0, OneOwnerPerPartition),
     the_first_commit_counts: (10, OffsetsNeverGoBack),
-    commits_say_too_much: (33, GroupPassesOverNothing),
+    commits_say_too_much: (45, GroupPassesOverNothing),
     deletions_take_one_more: (3, DeletedUpToThere),
     retention_takes_one_more: (4, RetentionKeepsEnough),
     compaction_keeps_nothing: (6, LastOfEachKeyStays),

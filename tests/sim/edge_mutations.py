@@ -86,6 +86,12 @@ def the_last_one_back_leads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RegisteredBroker, "has_kept", lambda self, epoch: epoch >= self.epoch)
 
 
+def outsiders_outbid_members(patch: pytest.MonkeyPatch) -> None:
+    """A replica outside ISR and ELR leads if its last epoch is later than those of members that have lost power."""
+    fullness = Candidates._fullness
+    patch.setattr(Candidates, "_fullness", lambda self, broker, is_member: fullness(self, broker, False))
+
+
 def start_in_the_middle(patch: pytest.MonkeyPatch) -> None:
     """An unknown producer may start with any sequence, and the lab's writers send their first batches together."""
     patch.setattr("tidelog.log.producers._check_first_sequence", lambda header: None)
@@ -334,6 +340,7 @@ SEEN_IN_SEARCH: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule]
     lost_stays_in_the_isr: (10, ConsumedNeverDisappears),
     no_eligible_replicas: (142, AcknowledgedIsNeverLost),
     the_last_one_back_leads: (30, ReplicasAgree),
+    outsiders_outbid_members: (22, ReplicasAgree),
     commit_without_session: (25, NoTideWithoutSession),
     followers_do_not_flush: (126, AcknowledgedIsNeverLost),
     trust_the_page_cache_after_a_failed_sync: (312, ReplicasAgree),

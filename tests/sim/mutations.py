@@ -31,10 +31,11 @@ from tidelog.lab.checkers import (
     OneLeaderPerEpoch,
     ReplicasAgree,
 )
+from tidelog.lab.healing_rules import InSyncInTime
 from tidelog.lab.rules import Rule
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.log import Log
-from tidelog.log.producers import ProducerState
+from tidelog.log.producer_state import ProducerState
 from tidelog.log.trimming import truncate_to
 from tidelog.replication.leader import Leader
 
@@ -235,19 +236,19 @@ CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
     ack_before_hw: (2, AcknowledgedIsNeverLost),
     truncate_to_hw: (4, InSyncHasAllCommitted),
     hw_of_the_leader_alone: (2, ReplicasAgree),
-    hw_of_a_new_leader_is_its_end: (43, ReplicasAgree),
+    hw_of_a_new_leader_is_its_end: (72, ReplicasAgree),
     hw_over_the_smaller_isr: (4, InSyncHasAllCommitted),
     hw_without_those_not_heard_of: (0, InSyncHasAllCommitted),
     diverging_fetches_acknowledge: (2, InSyncHasAllCommitted),
-    empty_terms_not_recorded: (182, ReplicasAgree),
-    no_matched_epoch: (64, ReplicasAgree),
+    empty_terms_not_recorded: (61, InSyncInTime),
+    no_matched_epoch: (22, ReplicasAgree),
     no_epoch_fencing: (97, None),
     keep_epochs_at_truncation: (10, None),
     forget_epochs_at_truncation: (10, ReplicasAgree),
     forget_hw_with_each_isr: (55, HighWatermarkNeverFalls),
     hw_without_the_pending: (63, InSyncHasAllCommitted),
     follower_hw_uncapped: (0, HighWatermarkWithinLog),
-    join_at_once: (21, ConsumedNeverDisappears),
+    join_at_once: (54, ConsumedNeverDisappears),
     join_at_hw: (26, InSyncHasAllCommitted),
     no_divergence: (2, ReplicasAgree),
     elect_outside_the_isr: (4, ConsumedNeverDisappears),

@@ -9,7 +9,6 @@ import pytest
 
 from tidelog.lab.faults import ENDS, POWER, TROUBLE
 from tidelog.lab.search import Plan, run
-from tidelog.wire.versions import Versions
 
 
 def tell(seed: int, plan: Plan) -> str:
@@ -31,7 +30,7 @@ def test_with_diverging_replicas(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(103, 105))
 def test_with_peers_that_are_asked_where_logs_part(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.broker.fetcher._VERSIONS", Versions(11, 11))
+    monkeypatch.setattr("tidelog.broker.fetcher._TELLS_DIVERGENCE", 99)
     tell(seed, Plan(careless=True))
 
 

@@ -18,7 +18,6 @@ from tidelog.lab.cluster import LAG_MS, SESSION_MS
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
-from tidelog.wire.versions import Versions
 
 
 async def _fill(cluster: ClusterKit, *numbers: int) -> list[bytes]:
@@ -76,7 +75,7 @@ def test_what_only_the_old_leader_has_is_cut_by_epochs() -> None:
 
 
 def test_what_peers_do_not_tell_in_a_fetch_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.broker.fetcher._VERSIONS", Versions(11, 11))  # before diverging epochs (S4.4)
+    monkeypatch.setattr("tidelog.broker.fetcher._TELLS_DIVERGENCE", 99)  # before diverging epochs (S4.4)
     test_what_only_the_old_leader_has_is_cut_by_epochs()
 
 

@@ -16,6 +16,7 @@ EFFECTS = {
     "a stop on a failing disk": ["stopped", "lost bytes"],
     "all replicas end": ["lost bytes", "nobody leads"],
     "a power loss at a take-over": ["led by one that lost power"],
+    "a term in between": ["led in between"],
     "bad group records": ["bad records"],
     "refused first": ["large enough again"],
 }

@@ -11,6 +11,8 @@ import pytest
 from peers import spark_connector
 from tests.sparkkit import BASE_MS, Topics, rows_of
 from tidelog.records.header import Codec
+from tidelog.spark.offsets import from_json
+from tidelog.types import TopicPartition
 
 pytestmark = pytest.mark.jvm
 
@@ -70,9 +72,30 @@ def test_the_same_micro_batches(spark: Any, topics: Topics, name: str, tmp_path:
         writer = reader.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / form))
         assert writer.trigger(availableNow=True).start().awaitTermination(120)
         logged = sorted((tmp_path / form / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-        offsets[form] = [json.loads(path.read_text().splitlines()[-1]) for path in logged]
+        offsets[form] = [from_json(json.loads(path.read_text().splitlines()[-1])) for path in logged]
     assert offsets["tidelog"] == offsets["kafka"]
-    assert offsets["tidelog"][-1] == {name: {"0": 100, "1": 31, "2": 1}}
+    assert offsets["tidelog"][-1] == {
+        TopicPartition(name, 0): 100,
+        TopicPartition(name, 1): 31,
+        TopicPartition(name, 2): 1,
+    }
+
+
+def test_a_checkpoint_goes_from_one_to_the_other_and_back(
+    spark: Any, topics: Topics, name: str, tmp_path: Path
+) -> None:
+    """Ours begins it once, and the connector the other time. Nothing is read twice, and nothing is left out."""
+    for number, order in enumerate((FORMATS * 2, FORMATS[::-1] * 2)):
+        topic = topics.create(f"{name}-{number}", 1)
+        read: list[int] = []
+        for turn, form in enumerate(order):
+            topics.fill(topic, {0: 10}, start=10 * turn)
+            options = {"kafka.bootstrap.servers": topics.servers, "subscribe": topic, "startingOffsets": "earliest"}
+            writer = spark.readStream.format(form).options(**options).load().writeStream
+            writer = writer.foreachBatch(lambda rows, _, read=read: read.extend(row.offset for row in rows.collect()))
+            writer = writer.option("checkpointLocation", str(tmp_path / topic)).trigger(availableNow=True)
+            assert writer.start().awaitTermination(120)
+            assert sorted(read) == list(range(10 * turn + 10)), (form, order)
 
 
 def test_the_connector_writes_and_we_read(spark: Any, topics: Topics, name: str) -> None:

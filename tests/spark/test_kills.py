@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,6 +163,65 @@ def test_a_leader_is_killed_under_a_sink(spark: Any, cluster: GroupCluster, tmp_
         assert not set(load.offsets[partition]) - set(counts), f"records of {partition} are lost"
         assert set(counts) == set(load.offsets[partition])
     cluster.check(load)
+
+
+_FREEZE_S = 10.0
+
+
+@contextmanager
+def _loaded(cluster: ProcessCluster, loads: list[Load]) -> Iterator[Load]:
+    """Something is written all the while, and all of it is acknowledged in the end."""
+    load = cluster.load()
+    loads.append(load)
+    load.wait_for_more(5)
+    yield load
+    load.wait_for_more(20)
+    load.stop()
+    assert not load.failures, load.failures[:3]
+
+
+@pytest.mark.minutes
+@pytest.mark.timeout(900)
+def test_each_broker_goes_in_turn_under_a_query_with_one_bootstrap_address(
+    spark: Any, cluster: GroupCluster, tmp_path: Path
+) -> None:
+    """Each is killed, one is frozen for ten seconds, and each is restarted in good order. Every row comes once."""
+    rows: list[tuple[int, int, bytes]] = []
+    servers = f"127.0.0.1:{cluster.ports[LEADER]}"
+    writer = (
+        _stream(spark, servers, group=GROUP)
+        .select("partition", "offset", "value")
+        .writeStream.foreachBatch(
+            lambda found, _: rows.extend((row.partition, row.offset, bytes(row.value)) for row in found.collect())
+        )
+    )
+    loads: list[Load] = []
+    with _running(writer, tmp_path / "checkpoint") as query:
+        for number in BROKERS:
+            with _loaded(cluster, loads):
+                query.wait_for_more(1)
+                cluster.kill(number)
+                query.wait_for_more(2)
+            cluster.restart(number)
+            cluster.wait_for_isr(BROKERS)
+        with _loaded(cluster, loads):
+            cluster.freeze(LEADER)
+            time.sleep(_FREEZE_S)  # the fault itself, not a wait for something
+            cluster.thaw(LEADER)
+            query.wait_for_more(1)
+        cluster.wait_for_isr(BROKERS)
+        for number in BROKERS:
+            with _loaded(cluster, loads):
+                assert cluster[number].stop() == 0
+                query.wait_for_more(1)
+                cluster.restart(number)
+            cluster.wait_for_isr(BROKERS)
+        query.finish()
+    written = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+    assert sorted(rows) == [
+        (partition, offset, value) for partition in PARTITIONS for offset, value in enumerate(written[partition])
+    ]
+    assert len(rows) == sum(len(numbers) for load in loads for numbers in load.offsets.values())
 
 
 @pytest.mark.minutes

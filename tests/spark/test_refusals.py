@@ -35,6 +35,7 @@ def test_options_of_a_batch(topics: Topics, name: str, batch: Read) -> None:
         ("startingOffsets", {"subscribe": name, "startingOffsets": json.dumps({name: {"0": 0}})}),
         ("startingTimestamp", {"subscribe": name, "startingTimestamp": "99999999999999"}),
         ("kafka.auto.offset.reset", {"subscribe": name, "kafka.auto.offset.reset": "earliest"}),
+        ("kafka.fetch.max.byte", {"subscribe": name, "kafka.fetch.max.byte": "9"}),
         ("directRead", {"subscribe": name, "directRead": "maybe"}),
         ("maxoffsetpertrigger", {"subscribe": name, "maxOffsetPerTrigger": "5"}),
     ]
@@ -54,7 +55,10 @@ def test_an_end_behind_the_log(topics: Topics, name: str, batch: Read) -> None:
 
 def test_nobody_answers(spark: Any) -> None:
     frame = (
-        spark.read.format("tidelog").option("subscribe", "t").option("bootstrap.servers", f"127.0.0.1:{free_port()}")
+        spark.read.format("tidelog")
+        .option("subscribe", "t")
+        .option("bootstrap.servers", f"127.0.0.1:{free_port()}")
+        .option("kafka.default.api.timeout.ms", "1000")
     )
     assert "option 'kafka.bootstrap.servers': no broker answers" in _refusal(lambda: frame.load().count())
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.processkit import wait_for
 from tests.sparkkit import Topics
+from tidelog.spark.offsets import from_json
 from tidelog.types import TopicPartition
 
 pytestmark = pytest.mark.jvm
@@ -70,7 +71,7 @@ def test_available_now_and_on_from_the_checkpoint(
     topics.fill(name, {1: 3}, start=4)
     assert collected.run(frame) == _all(0, 0, 10) + _all(1, 0, 7)
     logged = (Path(collected.checkpoint) / "offsets" / "0").read_text().splitlines()[-1]
-    assert json.loads(logged) == {name: {"0": 10, "1": 4}}
+    assert from_json(json.loads(logged)) == {TopicPartition(name, 0): 10, TopicPartition(name, 1): 4}
 
 
 def test_a_limit_is_split_in_proportion(topics: Topics, name: str, stream: Read, collected: Collected) -> None:

@@ -22,6 +22,7 @@ from tests.logkit import batch
 from tidelog.controller.stop_tags import set_topic_id
 from tidelog.errors import ErrorCode
 from tidelog.log.directory import LogDirectory
+from tidelog.net.calling import ConnectionClosedError
 from tidelog.records.header import headers
 from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
@@ -52,7 +53,7 @@ async def stop_replica(
     answer = await kit.call(
         StopReplicaRequest(
             controller_id=1,
-            controller_epoch=request.get("controller_epoch", kit.broker.replicas.controller_epoch),
+            controller_epoch=request.get("controller_epoch", kit.controller_epoch),
             broker_epoch=request.get("broker_epoch", kit.broker.epoch),
             topic_states=[named],
         ),
@@ -65,7 +66,8 @@ async def stop_replica(
 def test_controllers_that_were_replaced_are_not_heard() -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic()
-        epoch = kit.broker.replicas.controller_epoch
+        epoch = kit.controller_epoch
+        await kit.elect(1, epoch + 5)
         assert await kit.lead_and_isr(controller_epoch=epoch + 5) == 0
         stale = {"controller_epoch": epoch + 4}
         assert await kit.lead_and_isr(leader=2, **stale) == ErrorCode.STALE_CONTROLLER_EPOCH
@@ -89,12 +91,13 @@ def test_requests_for_an_earlier_life_are_void() -> None:
         stale = {"broker_epoch": old}
         assert await kit.lead_and_isr(leader=2, **stale) == ErrorCode.STALE_BROKER_EPOCH
         assert await stop_replica(kit, **stale) == ErrorCode.STALE_BROKER_EPOCH
-        update = UpdateMetadataRequest(
-            controller_id=9, controller_epoch=kit.broker.replicas.controller_epoch, broker_epoch=old
-        )
+        update = UpdateMetadataRequest(controller_id=9, controller_epoch=kit.controller_epoch, broker_epoch=old)
         assert (await kit.call(update, UPDATE_METADATA)).error_code == ErrorCode.STALE_BROKER_EPOCH
         assert kit.partition().leader is not None
-        assert await kit.lead_and_isr(broker_epoch=-1) == 0, "one that does not know epochs is believed"
+        assert await kit.lead_and_isr(leader=2, broker_epoch=-1) == ErrorCode.STALE_BROKER_EPOCH
+        with pytest.raises(ConnectionClosedError):
+            await kit.lead_and_isr(leader=2, broker_epoch=kit.broker.epoch + 1)
+        assert kit.partition().leader is not None
 
     run(story)
 
@@ -106,7 +109,10 @@ def test_every_version_of_leader_and_isr(version: int) -> None:
         state = LeaderAndIsrPartitionState(partition_index=0, leader=2, leader_epoch=4, isr=[2], replicas=[1, 2])
         topic = LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=[state])
         request = LeaderAndIsrRequest(
-            controller_id=1, controller_epoch=kit.broker.replicas.controller_epoch, topic_states=[topic]
+            controller_id=1,
+            controller_epoch=kit.controller_epoch,
+            broker_epoch=kit.broker.epoch,
+            topic_states=[topic],
         )
         state.partition_epoch = 100
         answer = await kit.call(request, version)
@@ -141,7 +147,10 @@ def test_an_older_isr_of_the_same_term_changes_nothing() -> None:
         )
         topic = LeaderAndIsrTopicState(topic_name="t", topic_id=partition.topic_id, partition_states=[state])
         request = LeaderAndIsrRequest(
-            controller_id=1, controller_epoch=kit.broker.replicas.controller_epoch, topic_states=[topic]
+            controller_id=1,
+            controller_epoch=kit.controller_epoch,
+            broker_epoch=kit.broker.epoch,
+            topic_states=[topic],
         )
         assert (await kit.call(request, LEADER_AND_ISR)).error_code == 0
         assert partition.leader is not None

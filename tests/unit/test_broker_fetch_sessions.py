@@ -12,7 +12,7 @@ import pytest
 
 from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
 from tests.logkit import FixedClock, batch
-from tidelog.broker.fetch_sessions import FetchSession, FetchSessions
+from tidelog.broker.fetch_sessions import FetchSession, FetchSessions, PartitionTotal
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import system_random
@@ -21,11 +21,13 @@ from tidelog.metrics import Metrics
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.fetch import (
     FetchPartition,
+    FetchRequest,
     FetchRequestForgottenTopic,
     FetchResponse,
     FetchResponsePartitionData,
 )
 
+MANY = 1_000_000
 Found = dict[tuple[str | bytes, int], FetchResponsePartitionData]
 
 
@@ -177,7 +179,7 @@ def test_what_is_told_beside_records_that_the_client_has_already_is_told_again()
 
     A follower that was told of a HW in the other one alone stayed behind until the next record (seed 192).
     """
-    session = FetchSession(7, uses_topic_ids=False, now_ms=0)
+    session = FetchSession(7, uses_topic_ids=False, now_ms=0, total=PartitionTotal())
     item = session.add(FetchPartition(partition=0, fetch_offset=97), "t", b"")
     first = FetchResponsePartitionData(high_watermark=98, records=b"the record at 97")
     second = FetchResponsePartitionData(high_watermark=99, records=b"the record at 97")
@@ -195,7 +197,7 @@ def test_what_is_told_to_a_fetch_from_before_the_partition_was_named_is_told_aga
 
     A follower that was told of a HW or of a log start in that answer alone stayed behind (seed 20177).
     """
-    session = FetchSession(7, uses_topic_ids=False, now_ms=0)
+    session = FetchSession(7, uses_topic_ids=False, now_ms=0, total=PartitionTotal())
     session.requests = 2
     item = session.add(FetchPartition(partition=0, fetch_offset=97), "t", b"")
     answer = FetchResponsePartitionData(high_watermark=99, log_start_offset=6, records=b"")
@@ -283,7 +285,7 @@ def test_without_a_free_slot_there_is_no_session() -> None:
 def test_a_session_unused_for_long_makes_room() -> None:
     clock = FixedClock()
     metrics = Metrics()
-    sessions = FetchSessions(1, clock, system_random(), metrics)
+    sessions = FetchSessions(1, MANY, clock, system_random(), metrics)
 
     def new() -> int:
         opened = sessions.open(fetch_request({}, session_epoch=0), True)
@@ -300,8 +302,92 @@ def test_a_session_unused_for_long_makes_room() -> None:
     assert "evictions_total 1" in metrics.text()
 
 
+class Cache:
+    """Sessions of clients and followers, with a clock that stands still."""
+
+    def __init__(self, slots: int, most_partitions: int = 1_000) -> None:
+        self.clock, self.metrics = FixedClock(), Metrics()
+        self._sessions = FetchSessions(slots, most_partitions, self.clock, system_random(), self.metrics)
+
+    def new(self, partitions: int = 1, *, follower: bool = False) -> FetchSession:
+        request = fetch_request({("t", index): 0 for index in range(partitions)}, session_epoch=0)
+        opened = self._sessions.open(request, False, is_privileged=follower)
+        assert not isinstance(opened, ErrorCode)
+        self._add(opened.session, request)
+        return opened.session
+
+    def use(self, session: FetchSession, *partitions: int) -> ErrorCode:
+        request = fetch_request(
+            {("t", index): 0 for index in partitions}, session_id=session.id, session_epoch=session.epoch
+        )
+        opened = self._sessions.open(request, False, is_privileged=session.is_privileged)
+        if isinstance(opened, ErrorCode):
+            return opened
+        self._add(opened.session, request)
+        return ErrorCode.NONE
+
+    def partitions(self) -> int:
+        (line,) = [line for line in self.metrics.text().splitlines() if "_cached " in line and line[0] != "#"]
+        return int(line.split()[1])
+
+    @staticmethod
+    def _add(session: FetchSession, request: FetchRequest) -> None:
+        for topic in request.topics:
+            for partition in topic.partitions:
+                session.add(partition, topic.topic, b"")
+
+
+def test_clients_do_not_take_the_place_of_a_follower_at_work() -> None:
+    cache = Cache(slots=2)
+    followers = [cache.new(follower=True) for _ in range(2)]
+    for _ in range(5):
+        cache.clock.now_ms += 100_000
+        assert [cache.use(session) for session in followers] == [ErrorCode.NONE] * 2
+        assert cache.new(500).id == 0
+    cache.clock.now_ms += 121_000
+    assert cache.new().id != 0, "they are gone"
+
+
+def test_a_follower_takes_the_place_of_a_client_that_has_had_its_time() -> None:
+    cache = Cache(slots=2)
+    small, large = cache.new(1), cache.new(50)
+    cache.clock.now_ms += 60_000
+    assert cache.new(follower=True).id == 0, "not so soon"
+    cache.clock.now_ms += 59_000
+    assert (cache.use(small), cache.use(large)) == (ErrorCode.NONE, ErrorCode.NONE)
+    cache.clock.now_ms += 2_000
+    assert cache.new(follower=True).id != 0
+    assert cache.use(small) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.use(large) is ErrorCode.NONE
+
+
+def test_a_larger_session_takes_the_place_of_a_smaller_one_that_has_had_its_time() -> None:
+    cache = Cache(slots=1)
+    small = cache.new(10)
+    cache.clock.now_ms += 119_000
+    cache.use(small)
+    cache.clock.now_ms += 2_000
+    assert cache.new(10).id == 0, "one of the same size is worth no more"
+    large = cache.new(11)
+    assert large.id != 0
+    assert cache.use(small) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.partitions() == 11
+
+
+def test_the_partitions_of_all_sessions_are_bounded() -> None:
+    cache = Cache(slots=10, most_partitions=20)
+    first = cache.new(15)
+    assert (cache.new(6).id, cache.partitions()) == (0, 15)
+    assert (cache.use(first, *range(20)), cache.partitions()) == (ErrorCode.NONE, 20)
+    assert cache.use(first, 3, 4, 5) is ErrorCode.NONE, "it has them already"
+    assert cache.new(30, follower=True).id != 0, "followers are not bounded"
+    assert cache.use(first, 20) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.partitions() == 30
+    assert cache.new(21).id == 0, "so the client goes on without a session"
+
+
 def test_session_epochs_begin_again_at_one() -> None:
-    sessions = FetchSessions(1, FixedClock(), system_random(), Metrics())
+    sessions = FetchSessions(1, MANY, FixedClock(), system_random(), Metrics())
     opened = sessions.open(fetch_request({}, session_epoch=0), True)
     assert not isinstance(opened, ErrorCode)
     opened.session.epoch = 2**31 - 1

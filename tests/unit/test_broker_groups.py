@@ -24,6 +24,7 @@ from tidelog.groups import partition_of
 from tidelog.lab.broker import eventually
 from tidelog.log.log import Log
 from tidelog.log.reading import Region
+from tidelog.net.calling import Connection
 from tidelog.types import Buffer, TopicPartition
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
@@ -36,7 +37,13 @@ from tidelog.wire.messages.group_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tidelog.wire.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from tidelog.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    ListGroupsRequest,
+)
 from tidelog.wire.messages.metadata import FindCoordinatorRequest
 
 ONE = {
@@ -404,5 +411,50 @@ def test_with_flush_messages_an_answered_commit_outlives_a_power_loss() -> None:
         await kit.start()
         await ready(kit)
         assert await MemberKit(kit).committed() == 4
+
+    run(story, **ONE)
+
+
+# Names that clients choose
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_a_long_client_id_spoils_nothing_for_others(version: int) -> None:
+    """A member id is made of it, and has to fit into records and into the answers of all versions."""
+
+    async def story(kit: Kit) -> None:
+        await ready(kit)
+        stranger = await Connection.open(kit.host_name, kit.port, client_id="c" * 32_767)
+        request = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=1_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="p")],
+        )
+        answer = await stranger.call(request, version, timeout_ms=5_000)
+        if version >= 4:
+            request.member_id = answer.member_id
+            answer = await stranger.call(request, version, timeout_ms=5_000)
+        assert answer.error_code == 0
+        assert answer.member_id.startswith("c" * 255 + "-")
+        for describing in (0, 6):
+            described = (await kit.call(DescribeGroupsRequest(groups=[GROUP, GROUP]), describing)).groups
+            assert [(group.group_id, len(group.members)) for group in described] == [(GROUP, 1)]
+        stranger.close()
+
+    run(story, **ONE)
+
+
+def test_what_groups_keep_is_shown() -> None:
+    async def story(kit: Kit) -> None:
+        await ready(kit)
+        await kit.create_topic("t")
+        request = commit_request("g", {("t", 0): 1})
+        request.topics[0].partitions[0].committed_metadata = "12345"
+        assert (await kit.call(request, COMMIT)).topics[0].partitions[0].error_code == 0
+        text = kit.broker.metrics.text()
+        for line in ("committed_offsets 1", "offset_metadata_bytes 5", "pending_member_ids 0", "for_bounds_total 0"):
+            assert f"tidelog_group_{line}\n" in text or f"tidelog_group_refused_{line}\n" in text
 
     run(story, **ONE)

@@ -6,13 +6,15 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import FETCH, Kit, fetch_request, fetched, run
+from tests.brokerkit import FETCH, Kit, fetch_request, fetched, follower_request, run
 from tests.logkit import batch
+from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.log.trimming import advance_log_start
 from tidelog.net.calling import Connection
 from tidelog.replication.leader import UNKNOWN_OFFSET, RemoteReplica
-from tidelog.wire.messages.fetch import FetchRequest, FetchRequestReplicaState
+from tidelog.types import NO_EPOCH
+from tidelog.wire.messages.fetch import FetchRequest
 
 FOLLOWER, BROKER_EPOCH = 2, 50
 
@@ -23,6 +25,7 @@ async def _led(kit: Kit, partitions: int = 2) -> bytes:
     for index in range(partitions):
         await kit.produce(batch([b"0"]), index=index)
         assert await kit.lead_and_isr(index=index, isr=[1, FOLLOWER]) == 0
+    kit.registered(FOLLOWER, BROKER_EPOCH)
     return topic_id
 
 
@@ -35,10 +38,7 @@ def _remote(kit: Kit, index: int) -> RemoteReplica:
 def _fetch(
     topic_id: bytes, offsets: dict[int, int], *, broker_epoch: int = BROKER_EPOCH, **options: int
 ) -> FetchRequest:
-    wanted: dict[tuple[str | bytes, int], int] = {(topic_id, index): offset for index, offset in offsets.items()}
-    request = fetch_request(wanted, **options)
-    request.replica_state = FetchRequestReplicaState(replica_id=FOLLOWER, replica_epoch=broker_epoch)
-    return request
+    return follower_request(topic_id, offsets, follower=FOLLOWER, broker_epoch=broker_epoch, **options)
 
 
 def _make_cold(kit: Kit, delay_ms: float) -> None:
@@ -210,5 +210,63 @@ def test_edge_32_a_fetch_without_a_broker_epoch_counts_for_nothing() -> None:
         await kit.call(_fetch(topic_id, {0: 1}), FETCH)
         await kit.call(_fetch(topic_id, {0: 0}, broker_epoch=-1), FETCH)
         assert (_remote(kit, 0).log_end_offset, _remote(kit, 0).broker_epoch) == (1, BROKER_EPOCH)
+
+    run(story)
+
+
+def test_edge_32_a_version_that_cannot_say_the_broker_epoch_counts_for_nothing() -> None:
+    """Anybody can send it: acks=all must not be acknowledged because of it."""
+
+    async def story(kit: Kit) -> None:
+        await _led(kit, 1)
+        producing = asyncio.ensure_future(kit.produce(batch([b"1"]), acks=-1, timeout_ms=2_000))
+        await eventually(lambda: kit.partition().log.log_end_offset == 2)
+        stranger = await kit.connect()
+        answer = await stranger.call(fetch_request({("t", 0): 2}, replica_id=FOLLOWER), 11, timeout_ms=1_000)
+        assert answer.responses[0].partitions[0].error_code == 0
+        assert _remote(kit, 0).log_end_offset == UNKNOWN_OFFSET
+        assert (await producing).error_code == ErrorCode.REQUEST_TIMED_OUT
+        stranger.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("broker_epoch", [0, BROKER_EPOCH - 1, BROKER_EPOCH + 1, 2**62])
+def test_edge_32_a_fetch_of_another_registration_is_refused(broker_epoch: int) -> None:
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit, 1)
+        answer = await kit.call(_fetch(topic_id, {0: 1}, broker_epoch=broker_epoch), FETCH)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert _remote(kit, 0).log_end_offset == UNKNOWN_OFFSET
+        answer = await kit.call(_fetch(topic_id, {0: 1}), FETCH)
+        assert answer.responses[0].partitions[0].error_code == 0
+        assert (_remote(kit, 0).log_end_offset, _remote(kit, 0).broker_epoch) == (1, BROKER_EPOCH)
+
+    run(story)
+
+
+def test_edge_32_a_follower_that_is_not_registered_is_refused() -> None:
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit, 1)
+        kit.registered(FOLLOWER, NO_EPOCH)
+        answer = await kit.call(_fetch(topic_id, {0: 1}), FETCH)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "code"), [(None, ErrorCode.NOT_LEADER_OR_FOLLOWER), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+def test_a_broker_that_is_no_replica_copies_nothing(leader_epoch: int | None, code: ErrorCode) -> None:
+    """It may have heard of a reassignment before the leader has: with Kafka's errors it tries again."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit, 1)
+        kit.registered(3, BROKER_EPOCH)
+        epoch = -1 if leader_epoch is None else kit.partition().leader_epoch
+        request = follower_request(topic_id, {0: 0}, follower=3, broker_epoch=BROKER_EPOCH, current_leader_epoch=epoch)
+        answer = (await kit.call(request, FETCH)).responses[0].partitions[0]
+        assert (answer.error_code, answer.records) == (code, b"")
 
     run(story)

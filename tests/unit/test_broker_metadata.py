@@ -285,8 +285,8 @@ def test_a_broker_that_is_gone_is_listed_for_clients_a_while_longer() -> None:
 def test_leaders_that_cannot_be_reached() -> None:
     async def story(kit: Kit) -> None:
         update = _update({"x": (b"x" * 16, {0: -1, 1: 3, 2: 2})})
-        update.controller_epoch = kit.broker.replicas.controller_epoch
-        update.broker_epoch = kit.broker.epoch
+        update.controller_epoch = kit.controller_epoch
+        update.controller_id, update.broker_epoch = kit.broker_id, kit.broker.epoch
         update.live_brokers[1].endpoints[0].listener = "ELSEWHERE"
         update.live_brokers[0].endpoints[0].host = "b1"
         await kit.call(update, 8)

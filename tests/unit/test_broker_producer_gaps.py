@@ -14,7 +14,8 @@ from tidelog.broker.partition import RequestError
 from tidelog.broker.refusals import LIFETIME_MS, Refusals, Sent
 from tidelog.errors import ErrorCode, OutOfOrderSequenceError
 from tidelog.lab.broker import eventually
-from tidelog.log.producers import ProducerState, SequenceGapError
+from tidelog.log.producer_state import ProducerState
+from tidelog.log.producers import SequenceGapError
 
 NONE, COME_AGAIN = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

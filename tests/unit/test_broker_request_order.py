@@ -31,6 +31,7 @@ from tidelog.wire.schema import Message
 T0 = TopicPartition("t", 0)
 ID, OTHER_ID = b"i" * 16, b"j" * 16
 FULL = 2
+_ID = 7
 VERSION = {
     LeaderAndIsrRequest: LEADER_AND_ISR,
     StopReplicaRequest: STOP_REPLICA,
@@ -43,8 +44,19 @@ class Hand:
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
-        self.epoch = kit.broker.replicas.controller_epoch + 10
+        self.epoch = kit.controller_epoch
         self._sequence = 0
+
+    @classmethod
+    async def of(cls, kit: Kit) -> Hand:
+        hand = cls(kit)
+        await hand.win()
+        return hand
+
+    async def win(self) -> None:
+        """The next election, as the store has it."""
+        self.epoch += 1
+        await self.kit.elect(_ID, self.epoch)
 
     def number(self, request: Message, sequence: int | None = None) -> Message:
         """The next number, unless it is said."""
@@ -57,7 +69,7 @@ class Hand:
 
     @property
     def _head(self) -> dict[str, int]:
-        return {"controller_id": 7, "controller_epoch": self.epoch, "broker_epoch": self.kit.broker.epoch}
+        return {"controller_id": _ID, "controller_epoch": self.epoch, "broker_epoch": self.kit.broker.epoch}
 
     def lead(self, *, epoch: int, version: int, topic_id: bytes = ID, kind: int = 0, index: int = 0) -> Any:
         state = LeaderAndIsrPartitionState(
@@ -117,7 +129,7 @@ def test_the_number_goes_over_the_wire_and_an_older_peer_skips_it() -> None:
 
 def test_edge_42_a_late_update_metadata_brings_back_neither_isr_nor_brokers() -> None:
     async def story(kit: Kit) -> None:
-        hand = Hand(kit)
+        hand = await Hand.of(kit)
         late = hand.number(hand.update(epoch=0, version=0, isr=(1, 2, 3), alive=(1, 2, 3)))
         for request in (late, hand.number(hand.update(epoch=0, version=1, isr=(1,), alive=(1,)))):
             assert (await hand.send(request)).error_code == 0
@@ -129,7 +141,7 @@ def test_edge_42_a_late_update_metadata_brings_back_neither_isr_nor_brokers() ->
 
 def test_edge_42_a_late_update_metadata_does_not_delete_a_topic_that_was_made_again() -> None:
     async def story(kit: Kit) -> None:
-        hand = Hand(kit)
+        hand = await Hand.of(kit)
         deletion = hand.update(epoch=-2, version=0, isr=(), leader=LEADER_DURING_DELETE)
         made_again = hand.update(epoch=0, version=0, isr=(1,), topic_id=OTHER_ID)
         for request in (hand.update(epoch=4, version=9, isr=(1,)), deletion, made_again, deletion):
@@ -143,7 +155,7 @@ def test_edge_42_a_late_update_metadata_does_not_delete_a_topic_that_was_made_ag
 
 def test_edge_42_a_late_leader_and_isr_brings_back_no_replica_and_no_stray() -> None:
     async def story(kit: Kit) -> None:
-        hand = Hand(kit)
+        hand = await Hand.of(kit)
         lead, full = hand.number(hand.lead(epoch=0, version=0)), hand.number(hand.lead(epoch=0, version=0, kind=FULL))
         assert (await hand.send(lead)).error_code == 0
         assert (await hand.send(full)).error_code == 0
@@ -160,7 +172,7 @@ def test_edge_42_a_late_leader_and_isr_brings_back_no_replica_and_no_stray() -> 
 
 def test_edge_42_a_late_stop_replica_does_not_delete_what_a_newer_request_made_again() -> None:
     async def story(kit: Kit) -> None:
-        hand = Hand(kit)
+        hand = await Hand.of(kit)
         stop = hand.number(hand.stop(), 2)
         assert (await hand.send(hand.number(hand.lead(epoch=0, version=0), 1))).error_code == 0
         assert (await hand.send(stop)).error_code == 0
@@ -174,7 +186,7 @@ def test_edge_42_a_late_stop_replica_does_not_delete_what_a_newer_request_made_a
 
 def test_edge_42_a_request_whose_answer_was_lost_is_answered_again_partition_by_partition() -> None:
     async def story(kit: Kit) -> None:
-        hand = Hand(kit)
+        hand = await Hand.of(kit)
         assert (await hand.send(hand.number(hand.lead(epoch=3, version=5)))).error_code == 0
         mixed, more = hand.lead(epoch=2, version=4), hand.lead(epoch=0, version=0, index=1)
         mixed.topic_states[0].partition_states += more.topic_states[0].partition_states
@@ -195,10 +207,10 @@ def test_edge_42_a_request_whose_answer_was_lost_is_answered_again_partition_by_
 
 def test_edge_42_the_next_controller_begins_anew() -> None:
     async def story(kit: Kit) -> None:
-        hand = Hand(kit)
+        hand = await Hand.of(kit)
         assert (await hand.send(hand.number(hand.update(epoch=0, version=0, isr=(1, 2, 3)), 1000))).error_code == 0
         old = hand.number(hand.update(epoch=0, version=0, isr=(1, 2, 3)), 1001)
-        hand.epoch += 1
+        await hand.win()
         assert (await hand.send(hand.number(hand.update(epoch=0, version=1, isr=(1,)), 1))).error_code == 0
         assert (await hand.send(old)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
         assert hand.known_isr() == (1,)
@@ -211,7 +223,7 @@ def test_edge_42_without_numbers_epochs_tell_which_state_is_newer(epoch: int, ve
     """As a Kafka 3.9 controller sends it."""
 
     async def story(kit: Kit) -> None:
-        hand = Hand(kit)
+        hand = await Hand.of(kit)
         await hand.send(hand.update(epoch=5, version=7, isr=(1, 2)))
         await hand.send(hand.update(epoch=epoch, version=version, isr=(1, 2, 3)))
         assert hand.known_isr() == (1, 2)

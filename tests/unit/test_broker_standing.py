@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import FETCH_BY_NAME, Kit, code_of, fetch_request, fetched, run, within
+from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, code_of, fetch_request, fetched, follower_request, run, within
 from tests.unit.test_broker_offsets import delete_records
 from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.types import TopicPartition
+from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -22,7 +23,7 @@ from tidelog.wire.messages.offsets import (
 )
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
-FOLLOWER = 2
+FOLLOWER, FOLLOWERS_EPOCH = 2, 50
 
 
 class Session:
@@ -31,6 +32,12 @@ class Session:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_current = True
         monkeypatch.setattr(Broker, "is_current", property(lambda broker: self.is_current))
+
+
+def _follower_fetch(kit: Kit, topic_id: bytes, offsets: dict[int, int]) -> FetchRequest:
+    """Of a follower that is registered."""
+    kit.registered(FOLLOWER, FOLLOWERS_EPOCH)
+    return follower_request(topic_id, offsets, follower=FOLLOWER, broker_epoch=FOLLOWERS_EPOCH)
 
 
 @pytest.fixture
@@ -101,13 +108,13 @@ def test_nothing_is_deleted_nor_is_a_deletion_acknowledged_without_a_session(ses
 
 def test_hw_waits_for_the_session_and_moves_on_by_itself(session: Session) -> None:
     async def story(kit: Kit) -> None:
-        await kit.create_topic()
+        topic_id = await kit.create_topic()
         assert await kit.lead_and_isr(isr=[1, FOLLOWER]) == 0
         producing = asyncio.ensure_future(kit.produce(acks=-1))
         await eventually(lambda: kit.partition().log.log_end_offset == 1)
         session.is_current = False
         other = await kit.connect()
-        await other.call(fetch_request({("t", 0): 1}, replica_id=FOLLOWER), FETCH_BY_NAME, timeout_ms=1_000)
+        await other.call(_follower_fetch(kit, topic_id, {0: 1}), FETCH, timeout_ms=1_000)
         await asyncio.sleep(1)
         assert kit.partition().log.high_watermark == 0
         assert not producing.done()
@@ -147,14 +154,14 @@ def test_edge_43_a_leader_whose_hw_has_not_reached_its_term_says_nothing_of_rang
 
     async def story(kit: Kit) -> None:
         monkeypatch.setattr(kit.broker.isr_changes, "confirm", confirmed)
-        await kit.create_topic()
+        topic_id = await kit.create_topic()
         assert await kit.lead_and_isr(isr=[1, FOLLOWER]) == 0
         await kit.produce(acks=1)
         assert await kit.lead_and_isr(isr=[1, FOLLOWER]) == 0, "a new term, which begins above HW"
         assert await code_of(kit.fetch(1)) == ErrorCode.NONE, "between HW and the end there is nothing yet"
         assert await code_of(kit.fetch(2)) == NOT_LEADER, "though no other broker leads"
         other = await kit.connect()
-        await other.call(fetch_request({("t", 0): 1}, replica_id=FOLLOWER), FETCH_BY_NAME, timeout_ms=1_000)
+        await other.call(_follower_fetch(kit, topic_id, {0: 1}), FETCH, timeout_ms=1_000)
         assert await code_of(kit.fetch(2)) == ErrorCode.OFFSET_OUT_OF_RANGE
         other.close()
 
@@ -176,12 +183,12 @@ def test_edge_43_an_epoch_from_the_future_is_unknown_only_where_the_term_is_cert
 
 def test_edge_43_a_silent_controller_delays_a_fetch_of_many_partitions_once() -> None:
     async def story(kit: Kit) -> None:
-        await kit.create_topic(partitions=20)
+        topic_id = await kit.create_topic(partitions=20)
         for index in range(20):
             assert await kit.lead_and_isr(index=index, isr=[1, FOLLOWER]) == 0
         other = await kit.connect()
-        caught_up = {("t", index): 0 for index in range(20)}
-        await other.call(fetch_request(caught_up, replica_id=FOLLOWER), FETCH_BY_NAME, timeout_ms=1_000)
+        caught_up = dict.fromkeys(range(20), 0)
+        await other.call(_follower_fetch(kit, topic_id, caught_up), FETCH, timeout_ms=1_000)
         other.close()
 
         async def silent(request: object, version: int) -> object:
@@ -199,11 +206,11 @@ def test_edge_43_a_silent_controller_delays_a_fetch_of_many_partitions_once() ->
 
 def test_a_partition_that_leads_no_more_is_not_asked_again(session: Session) -> None:
     async def story(kit: Kit) -> None:
-        await kit.create_topic()
+        topic_id = await kit.create_topic()
         assert await kit.lead_and_isr(isr=[1, FOLLOWER]) == 0
         await kit.produce(acks=1)
         session.is_current = False
-        await kit.call(fetch_request({("t", 0): 1}, replica_id=FOLLOWER), FETCH_BY_NAME)
+        await kit.call(_follower_fetch(kit, topic_id, {0: 1}), FETCH)
         kit.broker.replicas.partitions[TopicPartition("t", 0)].follow()
         session.is_current = True
         await asyncio.sleep(1)

@@ -247,9 +247,7 @@ def test_requests_of_the_controller_wait_until_the_broker_is_a_member_again() ->
         assert not kit.broker.is_current
         with pytest.raises(ConnectionClosedError):
             await kit.lead_and_isr(broker_epoch=old)
-        update = UpdateMetadataRequest(
-            controller_id=9, controller_epoch=kit.broker.replicas.controller_epoch, broker_epoch=old
-        )
+        update = UpdateMetadataRequest(controller_id=9, controller_epoch=kit.controller_epoch, broker_epoch=old)
         with pytest.raises(ConnectionClosedError):
             await kit.call(update, UPDATE_METADATA)
         assert kit.partition().leader is None

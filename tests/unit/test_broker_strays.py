@@ -41,7 +41,7 @@ async def tell_all(kit: Kit, *topics: LeaderAndIsrTopicState) -> dict[TopicParti
     answer = await kit.call(
         LeaderAndIsrRequest(
             controller_id=1,
-            controller_epoch=kit.broker.replicas.controller_epoch,
+            controller_epoch=kit.controller_epoch,
             broker_epoch=kit.broker.epoch,
             type=FULL,
             topic_states=list(topics),

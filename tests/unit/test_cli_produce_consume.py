@@ -118,7 +118,21 @@ def test_what_is_refused_is_told_and_exits_with_1(broker: FakeAdminBroker) -> No
     result = run(broker, "produce", "orders", "--partition", "0", input="one\n")
     assert result.exit_code == 1
     assert "1 record not written" in result.stderr
-    assert "produce to orders-0: MESSAGE_TOO_LARGE (so large)" in result.stderr
+    assert "produce to orders-0: MESSAGE_TOO_LARGE (one record makes a batch of 71 bytes" in result.stderr
+    assert "max.message.bytes of topic orders is less; so large)" in result.stderr
+
+
+def test_a_line_that_is_too_large_is_told_and_the_others_are_written(broker: FakeAdminBroker) -> None:
+    broker.cluster.max_message_bytes["orders"] = 1000
+    lines = [b"a" * 100] * 20 + [b"b" * 2000] + [b"c" * 100] * 20
+    result = run(broker, "produce", "orders", "--partition", "0", input=b"\n".join(lines))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
+        "40 records written to orders:\n  partition 0: 40 records, offsets 0 to 39\n1 record not written"
+    )
+    assert "max.message.bytes of topic orders is less" in result.stderr
+    values = [record.value for batch in broker.cluster.logs[P0] for record in decode(batch)]
+    assert values == [line for line in lines if len(line) == 100]
 
 
 def test_a_bad_line_is_named_and_what_stood_before_it_is_written(broker: FakeAdminBroker) -> None:

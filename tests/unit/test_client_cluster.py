@@ -9,8 +9,8 @@ import random
 import pytest
 
 from tests.clientkit import P0, simulate
-from tests.fake_broker import CLOSE, SILENCE, FakeCluster
-from tidelog.client.addresses import address_text, parse_bootstrap
+from tests.fake_broker import CLOSE, SILENCE, FakeBroker, FakeCluster
+from tidelog.client.addresses import FormerAddresses, address_text, parse_bootstrap
 from tidelog.client.admin import Admin, Resource, ResourceType
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError, DeadlineError, UnknownTopicError, error_code
@@ -102,6 +102,55 @@ def test_nobody_at_any_address_is_told_at_once() -> None:
             assert other.metadata.cluster_id == "fake"
 
     simulate(story)
+
+
+def test_a_bootstrap_with_a_timeout_waits_for_a_broker() -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        loop = asyncio.get_running_loop()
+        late = FakeBroker(fake, 2, "client")
+        serving = loop.create_task(_serve_later(late, 3))
+        began = loop.time()
+        async with await Cluster.open([("client", 7)], random=random.Random(3), timeout_ms=60_000) as other:
+            assert set(other.known_addresses) == {("b1", 9092), ("client", 7)}
+        assert 3 <= loop.time() - began < 5
+        await serving
+        began = loop.time()
+        with pytest.raises(DeadlineError, match="bootstrap: gave up after 2000 ms"):
+            await Cluster.open([("b1", 1)], random=random.Random(3), timeout_ms=2_000)
+        assert 1 < loop.time() - began <= 2.1
+
+    simulate(story)
+
+
+async def _serve_later(broker: FakeBroker, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    await broker.serve(7)
+
+
+def test_brokers_that_were_away_are_asked_when_the_others_are() -> None:
+    """Only broker 1 is named and known when broker 2 comes back and broker 1 goes."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        assert set(cluster.known_addresses) == {("b1", 9092), ("b2", 9092)}
+        away = fake.brokers.pop(2)
+        await cluster.refresh_once()
+        assert list(cluster.metadata.brokers) == [1]
+        fake.brokers[2] = away
+        fake.brokers.pop(1).close()
+        (await cluster.connection(1)).close()
+        await cluster.refresh_once()
+        assert list(cluster.metadata.brokers) == [2]
+
+    simulate(story, brokers=2)
+
+
+def test_former_addresses_are_few_and_none_is_named_now() -> None:
+    former = FormerAddresses()
+    for number in range(40):
+        former.learnt([("h", number)], [("h", number + 1)])
+    assert list(former) == [("h", number) for number in range(39, 23, -1)]
+    former.learnt([("h", 40)], [("h", 39), ("h", 38)])
+    assert list(former)[:2] == [("h", 40), ("h", 37)]
 
 
 def test_connections_are_shared() -> None:

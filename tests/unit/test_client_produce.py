@@ -52,8 +52,8 @@ def test_batches_of_many_partitions_share_requests_and_keep_their_order() -> Non
     async def story(cluster: Cluster, fake: FakeCluster) -> None:
         producer = Producer(cluster)
         futures = [producer.send(partition, values(2, 2 * n)) for n in range(8) for partition in (P0, P1)]
-        assert await futures[0] == Produced(P0, 0)
-        assert await futures[3] == Produced(P1, 2)
+        assert await futures[0] == Produced(P0, 0, last_offset=1)
+        assert await futures[3] == Produced(P1, 2, last_offset=3)
         await producer.flush()
         assert producer.outstanding_bytes == 0
         producer.close()
@@ -152,6 +152,21 @@ def test_what_does_not_succeed_in_time_is_given_up() -> None:
         assert asyncio.get_running_loop().time() - began == pytest.approx(20, abs=2)
         fake.brokers[1].script[PRODUCE] = []
         assert (await producer.send(P0, values(1))).base_offset == 0
+        producer.close()
+
+    simulate(story)
+
+
+def test_the_time_for_delivery_counts_from_the_first_record_that_was_handed_over() -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fake.brokers[1].script[PRODUCE] = [refusal(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000
+        producer = Producer(cluster, delivery_timeout_ms=20_000)
+        batcher = Batcher(cluster, producer, "orders", BatchingSettings(linger_ms=10_000))
+        began = asyncio.get_running_loop().time()
+        future = await batcher.add(1, b"k", b"v")
+        with pytest.raises(DeadlineError, match=r"orders-\d: gave up after 20000 ms \(delivery.timeout.ms\)"):
+            await future
+        assert asyncio.get_running_loop().time() - began == pytest.approx(20, abs=2)
         producer.close()
 
     simulate(story)

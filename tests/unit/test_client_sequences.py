@@ -119,6 +119,94 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
     assert take_all(queue) == [(1, 1)]
 
 
+def test_pieces_share_out_the_sequences_of_the_batch_that_was_refused() -> None:
+    queue, (a, b, c) = queue_of(1, 5, 2)
+    take_all(queue)
+    queue.acknowledged(a)
+    first, second = pieces = [batch(2), batch(3)]
+    queue.split(b, pieces)
+    assert not queue.sendable, "what was sent behind it is not back yet"
+    queue.came_back(c, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert queue.begins_unsent
+    late = batch()
+    queue.add(late)
+    assert take_all(queue) == [(0, 1), (0, 3), (0, 6), (0, 8)]
+    assert queue.in_flight == [first, second, c, late]
+    for sent in (second, first):
+        queue.came_back(sent, ErrorCode.NETWORK_EXCEPTION)
+    assert [*queue.waiting] == [first, second], "pieces keep their order, whichever comes back first"
+
+
+def test_a_piece_is_split_again() -> None:
+    queue, (a, b) = queue_of(4, 1)
+    take_all(queue)
+    half, other = batch(2), batch(2)
+    queue.split(a, [half, other])
+    queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    queue.take()
+    quarters = [batch(), batch()]
+    queue.split(half, quarters)
+    assert [*queue.waiting] == [*quarters, other, b]
+    assert take_all(queue) == [(0, 0), (0, 1), (0, 2), (0, 4)]
+
+
+def test_what_was_never_sent_is_split_before_it_has_sequences() -> None:
+    queue, (a, b) = queue_of(2, 1)
+    queue.split(a, [batch(), batch()])
+    assert take_all(queue) == [(0, 0), (0, 1), (0, 2)]
+    assert queue.in_flight[-1] is b
+
+
+def test_sequences_of_pieces_wrap() -> None:
+    queue, (a,) = queue_of(4)
+    queue._next_sequence = 2**31 - 1
+    take_all(queue)
+    queue.split(a, [batch(3), batch(1)])
+    assert take_all(queue) == [(0, 2**31 - 1), (0, 2)]
+
+
+def test_behind_a_piece_that_is_given_up_a_new_epoch_begins() -> None:
+    queue, (a, b) = queue_of(2, 1)
+    take_all(queue)
+    pieces = [batch(), batch()]
+    queue.split(a, pieces)
+    queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert take_all(queue) == [(0, 0), (0, 1), (0, 2)]
+    queue.given_up(pieces[0])
+    for sent in (pieces[1], b):
+        queue.came_back(sent, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert take_all(queue) == [(1, 0), (1, 1)]
+
+
+def test_a_split_before_the_end_of_an_epoch_moves_that_end() -> None:
+    queue, (a, b, c) = queue_of(3, 1, 1)
+    take_all(queue)
+    queue.given_up(b)
+    queue.split(a, [batch(), batch(), batch()])
+    queue.came_back(c, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert take_all(queue) == [(0, 0), (0, 1), (0, 2)], "all pieces stand before the batch that was given up"
+    for piece in list(queue.in_flight):
+        queue.acknowledged(piece)
+    assert take_all(queue) == [(1, 0)]
+
+
+def test_a_piece_of_a_batch_that_was_sent_before_may_be_written() -> None:
+    """If an unanswered attempt wrote the whole, the broker knows other sequences than the pieces have."""
+    queue, (a, b) = queue_of(2, 1)
+    take_all(queue)
+    queue.came_back(b, ErrorCode.NETWORK_EXCEPTION)
+    queue.came_back(a, ErrorCode.NETWORK_EXCEPTION)
+    take_all(queue)
+    pieces = [batch(), batch()]
+    queue.split(a, pieces)
+    queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    take_all(queue)
+    assert queue.may_be_written(pieces[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert not queue.may_be_written(pieces[0], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert not queue.may_be_written(pieces[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), "its turn had not come"
+    assert not queue.may_be_written(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), "it is no piece"
+
+
 def test_used_up_epochs_ask_for_another_producer_id() -> None:
     queue, (a, b) = queue_of(1, 1, epoch=MAX_EPOCH)
     take_all(queue)

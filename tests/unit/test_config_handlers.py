@@ -13,6 +13,7 @@ import pytest
 from tidelog.broker.dynamic_config import BROKERS, TOPICS, DynamicConfig
 from tidelog.broker.handlers import configs
 from tidelog.broker.metadata import MetadataCache, TopicMetadata
+from tidelog.broker.pacing import SlowLane
 from tidelog.config.broker import BrokerConfig
 from tidelog.controller import nodes
 from tidelog.coordination.memory import MemoryCoordination
@@ -84,7 +85,7 @@ def run(story: Callable[[FakeBroker], Awaitable[None]]) -> None:
         await dynamic.load()
         metadata = MetadataCache(SystemClock())
         metadata.topics["t"], metadata.is_complete = TopicMetadata("t", ZERO_UUID, {}), True
-        await story(FakeBroker(id=1, dynamic_config=dynamic, metadata=metadata, session=session))
+        await story(FakeBroker(id=1, dynamic_config=dynamic, metadata=metadata, session=session, lane=SlowLane()))
         await dynamic.stop()
 
     asyncio.run(asyncio.wait_for(whole(), 10))

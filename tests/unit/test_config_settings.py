@@ -15,7 +15,7 @@ from tidelog.config.values import Type, text_of
 
 FACTS = json.loads((Path(__file__).parent / "fixtures" / "kafka_settings.json").read_text())
 ROOT = Path(__file__).resolve().parent.parent.parent
-DOCUMENTS = {"replica.lag.time.max.ms": "10000"}
+DOCUMENTS = {"replica.lag.time.max.ms": "10000", "queued.max.request.bytes": "0"}
 """Defaults that our documents name."""
 UNCHECKED = ("controller.quorum.bootstrap.servers", "controller.quorum.voters", "authorizer.class.name")
 """Validators of what is refused anyway."""

@@ -21,6 +21,8 @@ READ_BY_THE_CONFIGURATION = frozenset(
         "node.id",
         "producer.id.expiration.ms",
         "security.inter.broker.protocol",
+        "tidelog.batch.max.expansion.ratio",
+        "tidelog.batch.max.uncompressed.bytes",
         "tidelog.coordination.dir",
         "zookeeper.connect",
     }

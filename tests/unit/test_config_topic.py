@@ -22,7 +22,6 @@ def test_defaults_are_those_of_the_log_and_of_plain_writing() -> None:
     assert log_config(topic()) == LogConfig()
     rules = write_rules(topic())
     assert rules == WriteRules()
-    assert rules.is_plain
     assert len(NAMES) == 36
 
 
@@ -65,6 +64,8 @@ def test_what_a_log_and_a_writer_are_told() -> None:
             "segment.bytes": "1000",
         },
         producer_id_expiration_ms="77",
+        tidelog_batch_max_uncompressed_bytes="2000000",
+        tidelog_batch_max_expansion_ratio="30",
     )
     log = log_config(config)
     assert (log.segment_bytes, log.cleanup_compact, log.cleanup_delete) == (1000, True, False)
@@ -72,6 +73,7 @@ def test_what_a_log_and_a_writer_are_told() -> None:
     rules = write_rules(config)
     assert (rules.min_insync_replicas, rules.needs_keys, rules.append_time) == (2, True, True)
     assert (rules.codec, rules.compression_level, rules.timestamp_before_max_ms) == (Codec.GZIP, 4, 10)
+    assert (rules.max_uncompressed_bytes, rules.max_expansion_ratio) == (2_000_000, 30)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tidelog.broker.handlers.alter_partition import alter_partition, controlled_
 from tidelog.broker.handlers.elections import elect_leaders
 from tidelog.broker.handlers.reassignment import alter_partition_reassignments, list_partition_reassignments
 from tidelog.broker.metadata import MetadataCache
+from tidelog.broker.pacing import SlowLane
 from tidelog.controller.topics import NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.wire import decode, encode
@@ -34,7 +35,7 @@ class Caller:
 
     def __init__(self, shell: ControllerShell, metadata: MetadataCache) -> None:
         self.shell = shell
-        self.broker: Any = SimpleNamespace(id=shell.broker_id, controller=shell, metadata=metadata)
+        self.broker: Any = SimpleNamespace(id=shell.broker_id, controller=shell, metadata=metadata, lane=SlowLane())
 
     async def __call__(self, handler: Any, request: Message, version: int) -> Any:
         call: Any = SimpleNamespace(version=version)
@@ -209,12 +210,15 @@ def test_other_brokers_refuse() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3])
+@pytest.mark.parametrize("version", [2, 3])
 def test_controlled_shutdown(version: int) -> None:
     async def story(cluster: Cluster) -> None:
         call = await begin(cluster, [1, 2])
         epoch = cluster.brokers[1].epoch
         assert await cluster.alter_partition("t", 0, [1]) is ErrorCode.NONE
+        for other in (-1, epoch - 1, epoch + 1):
+            request = ControlledShutdownRequest(broker_id=1, broker_epoch=other)
+            assert (await call(controlled_shutdown, request, version)).error_code == ErrorCode.STALE_BROKER_EPOCH
         request = ControlledShutdownRequest(broker_id=1, broker_epoch=epoch)
         response = await call(controlled_shutdown, request, version)
         assert response.error_code == 0

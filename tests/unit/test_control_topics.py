@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.controlkit import Cluster, eventually, play
 from tidelog.broker.handlers.topics import create_partitions, create_topics, delete_topics
+from tidelog.broker.pacing import SlowLane
 from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode
 from tidelog.wire import ZERO_UUID, encode
@@ -34,6 +35,7 @@ class Client:
             config=BrokerConfig.load(properties),
             metadata=cluster.brokers[1].metadata,
             controller=shell,
+            lane=SlowLane(),
             topic_admin=cluster.admin(shell),
         )
 

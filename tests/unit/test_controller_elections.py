@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidelog.controller.elections import Candidates, Election, elect, first_leader
-from tidelog.controller.image import LogEnd, PartitionState
+from tidelog.controller.image import PartitionState
+from tidelog.controller.log_ends import LogEnd
 
 REPLICAS = (1, 2, 3)
 NOBODY: set[int] = set()
@@ -101,12 +102,36 @@ def test_edge_31_the_fullest_does_not_lead_while_a_member_is_away_or_has_not_tol
         ({2, 3}, {3: LogEnd(2, 1), 2: LogEnd(2, 1)}, Election(3, (3,), is_unclean=True)),
         # on a new disk it has copied only a little of what another one has
         ({2, 3}, {3: LogEnd(2, 1), 2: LogEnd(2, 9)}, Election(2, (2,), is_unclean=True)),
+        # the other one has led a later term, in which it may have lacked what was committed afterwards
+        ({2, 3}, {3: LogEnd(2, 8), 2: LogEnd(3, 7)}, Election(3, (3,), is_unclean=True)),
+        ({2, 3}, {3: LogEnd(2, 8), 2: LogEnd(3, 9)}, Election(3, (3,), is_unclean=True)),
+        ({2, 3}, {3: LogEnd(2, 8), 2: LogEnd(1, 9)}, Election(3, (3,), is_unclean=True)),
     ],
 )
 def test_edge_31_an_empty_log_does_not_lead_before_the_other_replicas_have_told(
     online: set[int], ends: dict[int, LogEnd], elected: Election
 ) -> None:
     candidates = Candidates(REPLICAS, online.__contains__, lambda broker: True, ends)
+    assert elect(_state(-1, (3,)), candidates, unclean=False) == elected
+
+
+@pytest.mark.parametrize(
+    ("ends", "cannot_tell", "elected"),
+    [
+        ({3: LogEnd(2, 1), 1: LogEnd(2, 0)}, {2}, Election(3, (3,), is_unclean=True)),
+        ({3: LogEnd(2, 1), 1: LogEnd(2, 5)}, {2}, Election(1, (1,), is_unclean=True)),
+        # all members are empty, and one that cannot tell is not preferred to them
+        ({3: LogEnd(-1, 0), 1: LogEnd(-1, 0)}, {2}, Election(3, (3,), is_unclean=True)),
+        # a member is waited for in any case
+        ({1: LogEnd(2, 9), 2: LogEnd(2, 9)}, {3}, Election(-1, (3,), unheard=(3,))),
+        # and so is one that may tell yet
+        ({3: LogEnd(2, 1)}, {2}, Election(-1, (3,), unheard=(1, 2))),
+    ],
+)
+def test_edge_31_a_replica_outside_of_isr_and_elr_that_cannot_tell_counts_as_an_empty_one(
+    ends: dict[int, LogEnd], cannot_tell: set[int], elected: Election
+) -> None:
+    candidates = Candidates(REPLICAS, lambda _: True, {3}.__contains__, ends, cannot_tell=cannot_tell.__contains__)
     assert elect(_state(-1, (3,)), candidates, unclean=False) == elected
 
 

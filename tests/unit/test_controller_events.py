@@ -27,6 +27,7 @@ from tidelog.controller.events import (
     LeaderAndIsrAnswered,
     LogDirFailed,
     LogEndsTold,
+    LogEndsUntold,
     Outcome,
     ReassignmentAsked,
     RemoveTopic,
@@ -37,7 +38,8 @@ from tidelog.controller.events import (
     UncleanElection,
     UpdateState,
 )
-from tidelog.controller.image import Assignment, ElectionRules, LogEnd, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.image import Assignment, ElectionRules, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.log_ends import LogEnd
 from tidelog.controller.requests import FULL, INCREMENTAL
 from tidelog.errors import ErrorCode
 from tidelog.wire import ZERO_UUID
@@ -186,26 +188,87 @@ def test_edge_09_a_broker_has_kept_its_records_if_it_lost_nothing_since_the_isr_
     assert outcome.writes == [kept if has_kept else left]
 
 
+def tell_log_end(made: Controller, broker: int, epoch: int, end: LogEnd | None) -> Outcome:
+    """The answer to what was asked last."""
+    return made.handle(LogEndsTold(broker, epoch, {T0: end}, {T0: made.image.topics["t"].states[0].leader_epoch}))
+
+
 def test_edge_31_the_isr_stays_until_all_members_are_back_and_then_the_fullest_leads() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
     outcome = made.handle(BrokersChanged({1: broker(1, 200)}))
     # Broker 1 has lost power and 2 is away. The epochs in the ISR stay, or 1 would pass for intact at the next look.
     assert outcome.writes == [UpdateState(T0, PartitionState(-1, 1, (1, 2), 5, 1, {1: 100, 2: 100}))]
     assert find(outcome, 1, ListOffsetsRequest).topics[0].partitions[0].partition_index == 0
-    assert made.handle(LogEndsTold(1, 200, {T0: LogEnd(0, 7)})) == Outcome()
+    assert tell_log_end(made, 1, 200, LogEnd(0, 7)) == Outcome()
     back = {1: broker(1, 200), 2: broker(2, 201)}
     outcome = made.handle(BrokersChanged(back))
     assert outcome.writes == []
     assert find(outcome, 2, ListOffsetsRequest).replica_id == -2
     check_encodable(outcome)
     # It cannot tell at first, and is asked again.
-    outcome = made.handle(LogEndsTold(2, 201, {T0: None}))
+    outcome = tell_log_end(made, 2, 201, None)
     assert kinds(outcome, 2) == ["ListOffsets"]
-    assert made.handle(LogEndsTold(2, 12, {T0: LogEnd(9, 9)})) == Outcome(), "an answer of an earlier life"
-    outcome = made.handle(LogEndsTold(2, 201, {T0: LogEnd(0, 9)}))
+    assert tell_log_end(made, 2, 12, LogEnd(9, 9)) == Outcome(), "an answer of an earlier life"
+    outcome = tell_log_end(made, 2, 201, LogEnd(0, 9))
     assert outcome.writes == [UpdateState(T0, PartitionState(2, 2, (2,), 5, 2, {2: 201}))]
     assert outcome.unclean == [UncleanElection(T0, 2, (1, 2), {1: LogEnd(0, 7), 2: LogEnd(0, 9)})]
-    assert made.image.log_ends == {}
+    assert made.image.log_ends.of(T0) == {}
+
+
+@pytest.mark.parametrize(("isr", "unclean"), [((1,), False), ((1,), True), ((1, 2), True)])
+def test_edge_31_a_replica_that_need_not_be_waited_for_and_does_not_tell_its_log_end_is_passed_by(
+    isr: tuple[int, ...], unclean: bool
+) -> None:
+    """Its log cannot be made, or the controller alone cannot reach it. It is asked again as long as it answers."""
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, isr)}, unclean=unclean)
+    made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2, 201)}))
+    assert tell_log_end(made, 1, 200, LogEnd(0, 7)) == Outcome()
+    assert kinds(tell_log_end(made, 2, 201, None), 2) == ["ListOffsets"]
+    asked_in = {T0: made.image.topics["t"].states[0].leader_epoch}
+    assert made.handle(LogEndsUntold(2, 201, {T0: asked_in[T0] - 1})) == Outcome(), "it was asked anew since"
+    assert made.handle(LogEndsUntold(2, 12, asked_in)) == Outcome(), "of an earlier life"
+    outcome = made.handle(LogEndsUntold(2, 201, asked_in))
+    assert outcome.unclean == [UncleanElection(T0, 1, isr, {1: LogEnd(0, 7)})]
+    assert made.image.topics["t"].states[0].leader == 1
+    assert made.handle(LogEndsUntold(2, 201, asked_in)) == Outcome()
+
+
+def test_edge_31_a_member_that_does_not_tell_its_log_end_is_waited_for() -> None:
+    made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
+    made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2, 201)}))
+    tell_log_end(made, 1, 200, LogEnd(0, 7))
+    asked_in = {T0: made.image.topics["t"].states[0].leader_epoch}
+    assert made.handle(LogEndsUntold(2, 201, asked_in)).unclean == []
+    outcome = tell_log_end(made, 2, 201, LogEnd(0, 6))
+    assert outcome.unclean == [UncleanElection(T0, 1, (1, 2), {1: LogEnd(0, 7), 2: LogEnd(0, 6)})]
+
+
+def test_edge_31_an_answer_from_before_another_leader_does_not_count() -> None:
+    """Broker 1 dies, comes back intact, and dies again; what 2 has told of the time before is old."""
+    facts = {"t": topic((1, 2, 3), unclean=True)}
+    made, _ = controller(1, 2, 3, topics=facts, states={T0: state(1, (1,), life=11)})
+    made.handle(BrokersChanged({2: broker(2), 3: broker(3)}))
+    asked_in = {T0: made.image.topics["t"].states[0].leader_epoch}
+    made.handle(BrokersChanged({1: broker(1, 50, 11, 11), 2: broker(2), 3: broker(3)}))
+    assert made.image.topics["t"].states[0].leader == 1
+    outcome = made.handle(BrokersChanged({2: broker(2), 3: broker(3)}))
+    assert kinds(outcome, 2)[-1] == kinds(outcome, 3)[-1] == "ListOffsets"
+    outcome = made.handle(LogEndsTold(3, 13, {T0: LogEnd(0, 120)}, asked_in))
+    assert kinds(outcome, 3) == ["ListOffsets"], "it is asked again"
+    tell_log_end(made, 2, 12, LogEnd(0, 150))
+    tell_log_end(made, 3, 13, LogEnd(0, 120))
+    assert made.image.topics["t"].states[0].leader == 2
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_edge_31_what_was_told_of_a_deleted_topic_says_nothing_of_the_next_one_of_its_name(is_seen: bool) -> None:
+    made, _ = controller(2, 3, topics={"t": topic((1, 2, 3))}, states={T0: state(-1, (1, 2, 3), life=5)})
+    tell_log_end(made, 2, 12, LogEnd(7, 900))
+    assert made.image.log_ends.of(T0)
+    if is_seen:
+        made.handle(TopicsChanged({}, ()))
+    made.handle(TopicsChanged({"t": topic((1, 2, 3))._replace(topic_id=b"n" * 16)}, ()))
+    assert not made.image.log_ends.of(T0)
 
 
 def test_edge_31_an_intact_member_that_comes_back_leads_at_once() -> None:
@@ -219,9 +282,9 @@ def test_edge_31_an_intact_member_that_comes_back_leads_at_once() -> None:
 def test_edge_31_what_a_broker_told_counts_no_more_when_it_has_bounced() -> None:
     made, _ = controller(1, 2, topics={"t": topic((1, 2))}, states={T0: state(1, (1, 2))})
     made.handle(BrokersChanged({1: broker(1, 200)}))
-    made.handle(LogEndsTold(1, 200, {T0: LogEnd(0, 7)}))
+    tell_log_end(made, 1, 200, LogEnd(0, 7))
     made.handle(BrokersChanged({2: broker(2, 201)}))
-    made.handle(LogEndsTold(2, 201, {T0: LogEnd(0, 6)}))
+    tell_log_end(made, 2, 201, LogEnd(0, 6))
     outcome = made.handle(BrokersChanged({1: broker(1, 202), 2: broker(2, 201)}))
     assert outcome.writes == []
     assert kinds(outcome, 1)[-1] == "ListOffsets"

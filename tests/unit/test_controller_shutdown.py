@@ -61,7 +61,7 @@ def test_who_led_follows_and_who_followed_stops() -> None:
     ("id", "epoch", "code"),
     [
         (1, 10, ErrorCode.STALE_BROKER_EPOCH),
-        (1, -1, ErrorCode.NONE),
+        (1, -1, ErrorCode.STALE_BROKER_EPOCH),
         (9, 10, ErrorCode.BROKER_NOT_AVAILABLE),
     ],
 )

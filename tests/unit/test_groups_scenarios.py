@@ -12,6 +12,7 @@ from tidelog.errors import ErrorCode
 from tidelog.groups import GroupState, partition_of
 from tidelog.groups.group import Group
 from tidelog.groups.states import TRANSITIONS
+from tidelog.groups.usage import Usage
 from tidelog.types import java_hash
 
 NONE, REBALANCE, UNKNOWN = ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID
@@ -129,7 +130,7 @@ def test_the_table_of_states() -> None:
 @pytest.mark.parametrize("source", GroupState)
 @pytest.mark.parametrize("target", GroupState)
 def test_a_move_that_is_not_in_the_table_is_a_mistake(source: GroupState, target: GroupState) -> None:
-    group = Group(GROUP, 0)
+    group = Group(GROUP, 0, Usage())
     group.state = source
     if target in TRANSITIONS[source]:
         group.move_to(target, 7)

@@ -18,7 +18,7 @@ import pytest
 from tidelog.errors import StorageError
 from tidelog.host.clock import SystemClock, system_random
 from tidelog.host.disk import RealDisk
-from tidelog.host.limits import open_file_limit, raise_open_file_limit, share_for_log_files
+from tidelog.host.limits import open_file_limit, raise_open_file_limit, shares
 from tidelog.host.machine import RealPorts
 from tidelog.ports import Ports
 
@@ -298,7 +298,7 @@ def test_work_that_outlives_its_loop_harms_nobody(disk: RealDisk) -> None:
 def test_limits_are_raised_and_shared() -> None:
     limit = raise_open_file_limit()
     assert limit == open_file_limit()
-    assert 16 <= share_for_log_files() <= max(16, limit // 2)
+    assert 16 <= shares(limit).log_files <= max(16, limit // 2)
 
 
 def test_the_machine_has_all_ports(tmp_path: Path) -> None:

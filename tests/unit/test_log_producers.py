@@ -25,7 +25,8 @@ from tidelog.log.producer_snapshot import (
     encode_snapshot,
     snapshot_name,
 )
-from tidelog.log.producers import AppendedBatch, AppendOrigin, CompletedTxn, Producers, SequenceGapError
+from tidelog.log.producer_state import AppendedBatch
+from tidelog.log.producers import AppendOrigin, CompletedTxn, Producers, SequenceGapError
 from tidelog.records.header import BatchHeader
 
 P, Q = 100, 200

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from netkit import CONTROL, Client, echo, every_loop, framed, number_of, quiet, request, scene, until
+from netkit import CONTROL, Client, Scene, echo, every_loop, framed, number_of, quiet, request, scene, until
 from tidelog.net import connection
 from tidelog.net.channel import Call
 
@@ -170,7 +170,7 @@ async def test_a_full_channel_stops_reading_and_goes_on_and_nothing_is_lost():
 
         def measured(call: Call) -> None:
             nonlocal deepest
-            deepest = max(deepest, len(made.channel._data))
+            deepest = max(deepest, made.channel._queued)
             take(call)
 
         made.channel._handle = measured
@@ -201,6 +201,87 @@ async def test_control_requests_are_read_while_the_data_queue_is_full():
         assert theirs._is_reading
         await until(lambda: len(parking.order) == 5)
         assert parking.order == [0, 1, 2, 3, 50]
+
+
+class _Clock:
+    """Stands still unless the test moves it."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1
+
+    def wall_ms(self) -> int:
+        return self.now_ns // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+def _queue(like: connection.ServerConnection, *numbers_: int) -> None:
+    for number in numbers_:
+        like._channel.put(Call(like, memoryview(request(number)), 0, 0))
+
+
+@every_loop
+async def test_connections_are_served_in_turn_however_many_requests_each_of_them_sent_ahead():
+    """Each one's requests keep their order, and one that comes late waits for one request of each of the others."""
+    order: list[int] = []
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        order.append(number_of(call.frame))
+        if len(order) == 7:
+            _queue(late, 500, 501)
+
+    async with scene(handle) as made:
+        first, second, late = (_connection(made) for _ in range(3))
+        _queue(first, *range(100, 110))
+        _queue(second, *range(200, 205))
+        await until(lambda: len(order) == 17)
+        assert order[:7] == [100, 200, 101, 201, 102, 202, 103]
+        assert order[7:12] == [203, 104, 500, 204, 105]
+        assert order[12:] == [501, 106, 107, 108, 109]
+        assert made.metric("kafka_network_request_channel_request_queue_size") == 0
+
+
+@every_loop
+async def test_a_turn_ends_early_when_its_requests_take_long():
+    """So that the loop looks at its sockets, and a control request need not wait for 64 slow requests."""
+    clock, order, turns = _Clock(), [], []
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        order.append(number_of(call.frame))
+        clock.now_ns += 4_000_000
+        call.handled_ns = clock.now_ns
+        if len(order) == 1:
+            asyncio.get_running_loop().call_soon(lambda: turns.append(list(order)))
+
+    async with scene(handle, clock=clock) as made:
+        _queue(_connection(made), *range(20))
+        await until(lambda: len(order) == 20)
+        assert turns == [[0, 1, 2]]
+
+
+@every_loop
+async def test_requests_of_a_closed_connection_are_not_handled_and_take_no_room():
+    parking = Parking()
+    async with scene(parking, capacity=5) as made:
+        client = await made.connect()
+        client.send(request(0))
+        await until(lambda: 0 in parking.waiting)
+        theirs = parking.waiting[0].connection
+        _queue(theirs, 1, 2, 3, 4, 5)
+        assert made.channel.is_full
+        theirs.close("the test says so")
+        assert not made.channel.is_full
+        other = await made.connect()
+        other.send(request(9))
+        await until(lambda: 9 in parking.waiting)
+        assert parking.order == [0, 9]
+
+
+def _connection(made: Scene) -> connection.ServerConnection:
+    return connection.ServerConnection(made.server._workers[0], "PLAINTEXT", made.channel, 1000)
 
 
 def _elsewhere(like: connection.ServerConnection) -> connection.ServerConnection:
@@ -373,3 +454,4 @@ async def test_requests_are_handled_in_their_order_while_the_client_stalls_and_g
                 await client.receive()
                 received += 1
         assert order == list(range(60))
+        assert made.metric("kafka_network_request_channel_request_queue_size") == 0

@@ -26,7 +26,9 @@ from netkit import (
     until,
 )
 from tidelog.broker.metrics_http import serve_metrics
+from tidelog.broker.pacing import SlowLane
 from tidelog.metrics import Metrics
+from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import Call
 from tidelog.net.server import ServerLimits
 
@@ -46,7 +48,7 @@ async def refused(made: Scene) -> None:
 @every_loop
 async def test_max_connections_refuses_those_above_it_until_one_goes(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    async with scene(limits=ServerLimits(max_connections=3)) as made:
+    async with scene(limits=ServerLimits(connections=ConnectionLimits(max_connections=3))) as made:
         clients = [await made.connect() for _ in range(3)]
         for client in clients:
             await client.ask(request(1))
@@ -62,7 +64,7 @@ async def test_max_connections_refuses_those_above_it_until_one_goes(caplog: pyt
 @every_loop
 async def test_max_connections_per_ip(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    async with scene(limits=ServerLimits(max_connections_per_ip=1)) as made:
+    async with scene(limits=ServerLimits(connections=ConnectionLimits(max_connections_per_ip=1))) as made:
         first = await made.connect()
         await first.ask(request(1))
         await refused(made)
@@ -74,17 +76,17 @@ async def test_max_connections_per_ip(caplog: pytest.LogCaptureFixture):
 
 @every_loop
 async def test_max_connections_per_ip_overrides_one_address():
-    limits = ServerLimits(
+    limits = ConnectionLimits(
         max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "localhost": 1, "b1": 1}
     )
-    async with scene(limits=limits) as made:
+    async with scene(limits=ServerLimits(connections=limits)) as made:
         assert await (await made.connect()).ask(request(1)) == request(1)
         await refused(made)
 
 
 @every_loop
 async def test_refused_connections_are_not_counted_when_they_go():
-    async with scene(limits=ServerLimits(max_connections=1)) as made:
+    async with scene(limits=ServerLimits(connections=ConnectionLimits(max_connections=1))) as made:
         kept = await made.connect()
         await kept.ask(request(1))
         for _ in range(5):
@@ -153,7 +155,8 @@ async def test_a_request_parked_for_longer_than_any_client_waits_holds_no_connec
 
 @simulated
 async def test_a_slow_upload_is_not_idle():
-    async with scene(limits=IDLE, clock=LoopClock()) as made:
+    limits = ServerLimits(connections_max_idle_ms=600_000, request_read_timeout_ms=-1)
+    async with scene(limits=limits, clock=LoopClock()) as made:
         client = await made.connect()
         payload = request(1, size=100_000)
         data = framed(payload)
@@ -260,7 +263,7 @@ async def page(port: int, *pieces: bytes) -> bytes:
 async def test_the_page_of_metrics():
     metrics = Metrics()
     metrics.counter("kafka_things_total", topic='a"b').add(3)
-    server = await serve_metrics(metrics, "127.0.0.1", 0)
+    server = await serve_metrics(metrics, SlowLane(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     answer = await page(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -280,7 +283,7 @@ async def test_the_page_of_metrics():
 async def test_the_page_says_so_when_a_gauge_cannot_be_read():
     metrics = Metrics()
     metrics.gauge("kafka_broken", lambda: 1 / 0)
-    server = await serve_metrics(metrics, "127.0.0.1", 0)
+    server = await serve_metrics(metrics, SlowLane(), "127.0.0.1", 0)
     answer = await page(server.sockets[0].getsockname()[1], b"GET /metrics HTTP/1.1\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 503")
     server.close()
@@ -288,7 +291,7 @@ async def test_the_page_says_so_when_a_gauge_cannot_be_read():
 
 @simulated
 async def test_a_client_of_the_page_that_says_nothing_is_closed():
-    server = await serve_metrics(Metrics(), "127.0.0.1", 0)
+    server = await serve_metrics(Metrics(), SlowLane(), "127.0.0.1", 0)
     assert await page(server.sockets[0].getsockname()[1], b"GET ") in (b"", b"reset")
     server.close()
 

@@ -90,6 +90,15 @@ def test_what_the_spec_configures_wins_but_not_over_what_we_need(tmp_path: Path)
     assert all(name.startswith("spark.") for name in settings)
 
 
+def test_the_users_java_options_stay_beside_ours(tmp_path: Path) -> None:
+    project = read_project(create(tmp_path, "shop", "127.0.0.1:9999")[0])
+    project.configuration["spark.driver.extraJavaOptions"] = "-Dusers.own=1"
+    settings = spark_settings(project, "secret")
+    assert settings["spark.driver.extraJavaOptions"] == "-Dusers.own=1"
+    assert "-Dlog4j2.configurationFile=" in settings["spark.driver.defaultJavaOptions"]
+    assert "-Darrow.enable_unsafe_memory_access=true" in settings["spark.driver.defaultJavaOptions"]
+
+
 # Java and pyspark
 
 

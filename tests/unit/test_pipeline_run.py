@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from tests.processkit import free_port
 from tidelog.cli.main import main
+from tidelog.pipeline import needs, starting
 from tidelog.pipeline.checkpoints import parse_offset_file, read_checkpoints
 from tidelog.pipeline.display import lags_text, run_table, time_text
+from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.journal import Journal, read_journal
 from tidelog.pipeline.progress import parse_progress, time_ms, topic_offsets
 from tidelog.pipeline.project import create
@@ -163,3 +170,82 @@ def test_status_knows_whether_the_run_still_lives(
     result = CliRunner().invoke(main, ["pipeline", "status", "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.output) == {"pipeline": "shop", "state": state, "failure": None, "flows": []}
+
+
+def _killed_run(tmp_path: Path, bootstrap: str) -> Path:
+    """A project whose last run was killed: the journal and a checkpoint are there, and no process."""
+    directory = create(tmp_path, "shop", bootstrap)[0].parent
+    journal = Journal(directory / ".tidelog" / "run.jsonl")
+    for event in [{**EVENTS[0], "pid": 2**22 + 1}, *EVENTS[1:5]]:
+        journal.write(event)
+    journal.close()
+    put_checkpoint(directory / "pipeline-storage" / "_checkpoints" / "minutes" / "minutes" / "0", 3)
+    return directory
+
+
+def test_status_without_brokers_shows_what_the_files_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("yaml")
+    monkeypatch.chdir(_killed_run(tmp_path, f"127.0.0.1:{free_port()}"))
+    result = CliRunner().invoke(main, ["pipeline", "status", "--json"])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.output)
+    assert told["state"] == "DIED"
+    (flow,) = told["flows"]
+    assert (flow["flow"], flow["batches"], flow["lag"], flow["lag_by_partition"]) == (
+        "minutes",
+        3,
+        None,
+        "orders 0:? 1:?",
+    )
+    assert "no broker can be reached" in told["lag_unknown"] or "cannot connect" in told["lag_unknown"].lower()
+    plain = CliRunner().invoke(main, ["pipeline", "status"])
+    assert (plain.exit_code, "minutes" in plain.output, "the lag is not known" in plain.output) == (0, True, True)
+
+
+# One run at a time
+
+
+def test_a_second_run_is_refused_and_says_who_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("yaml")
+    directory = create(tmp_path, "shop", "127.0.0.1:1")[0].parent
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr(needs, "check_needs", lambda: None)
+    started: list[str] = []
+
+    @contextlib.contextmanager
+    def spark(project: Any, master: str) -> Iterator[None]:
+        started.append(master)
+        raise PipelineError("here Spark would start")
+        yield
+
+    monkeypatch.setattr(starting, "spark_connect", spark)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory / ".tidelog" / "run.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"locked\n"
+    for command in ("run", "dry-run"):
+        refused = CliRunner().invoke(main, ["pipeline", command])
+        assert refused.exit_code == 1
+        assert f"pipeline shop is run by process {holder.pid}" in refused.stderr
+    assert not started
+    holder.kill()
+    holder.wait()
+    for pipe in (holder.stdin, holder.stdout):
+        pipe.close()
+    for _ in range(2):
+        after = CliRunner().invoke(main, ["pipeline", "run"])
+        assert "here Spark would start" in after.stderr, "a run that was killed, or failed, holds no lock"
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from tidelog.pipeline.lock import locked
+with locked(Path(sys.argv[1]), "shop"):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""

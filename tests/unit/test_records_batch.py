@@ -121,7 +121,8 @@ def test_recompressing_keeps_all_else(life: Any, codec: Codec, target: Codec) ->
     batch = life.build.build_batch(
         RECORDS, base_offset=50, codec=codec, producer_id=3, producer_epoch=1, base_sequence=8
     )
-    again = life.validate.recompress(b"\0" * 5 + bytes(batch), read_header(batch), 5, target)
+    header = read_header(batch)
+    again = life.validate.recompress(header, life.validate.inspect_records(batch, header).payload, target)
     before, after = read_header(batch), life.validate.validate(again)
     assert after.codec is target
     assert before._replace(length=0, crc=0, attributes=0) == after._replace(length=0, crc=0, attributes=0)
@@ -181,10 +182,10 @@ def test_clients_write_no_control_records(life: Any) -> None:
 @both_lives
 def test_a_compacted_topic_needs_keys(life: Any, codec: Codec) -> None:
     keyed = life.build.build_batch([(1, b"", None), (1, b"k", b"v")], codec=codec)
-    life.validate.require_keys(keyed, read_header(keyed))
+    life.validate.inspect_records(keyed, read_header(keyed), needs_keys=True)
     batch = life.build.build_batch(RECORDS, codec=codec)
     with pytest.raises(InvalidRecordError, match="1 of 4"):
-        life.validate.require_keys(batch, read_header(batch))
+        life.validate.inspect_records(batch, read_header(batch), needs_keys=True)
 
 
 @both_lives
@@ -193,8 +194,8 @@ def test_what_decompresses_to_something_else_is_corrupt(life: Any) -> None:
     for change in (_broken(batch, ">i", 57, 3), _broken(batch, ">i", 57, 5), _broken(batch, ">h", 21, Codec.GZIP)):
         with pytest.raises(CorruptBatchError):
             life.batch.decode(change)
-        with pytest.raises(CorruptBatchError):
-            life.validate.recompress(change, read_header(change), 0, Codec.NONE)
+        with pytest.raises(InvalidRecordError):
+            life.validate.inspect_records(change, read_header(change))
 
 
 @codecs
@@ -256,3 +257,30 @@ def test_place_in_the_log_is_outside_the_crc() -> None:
     header = read_header(batch)
     assert (header.base_offset, header.partition_leader_epoch) == (1234, 56)
     check_crc(header, batch)
+
+
+@codecs
+@both_lives
+def test_a_batch_in_two(life: Any, codec: Codec) -> None:
+    records = [*RECORDS, (7, b"k", b"x" * 200), (8, None, b"y" * 150), (9, None, None)]
+    batch = life.build.build_batch(records, codec=codec, producer_id=9, producer_epoch=2, base_sequence=5)
+    first, second, uncompressed_bytes = life.splitting.split_batch(batch, read_header(batch))
+    assert uncompressed_bytes == len(life.build.build_batch(records))
+    halves = [_rows(life.batch.decode(half)) for half in (first, second)]
+    assert [row[1:] for half in halves for row in half] == [row[1:] for row in _rows(life.batch.decode(batch))]
+    for half, rows in zip((first, second), halves, strict=True):
+        header = life.validate.validate(half)
+        assert [row[0] for row in rows] == list(range(header.record_count))
+        assert (header.codec, header.base_offset, header.producer_id) == (codec, 0, -1)
+
+
+@both_lives
+def test_a_half_has_a_record_even_if_it_is_most_of_the_batch(life: Any) -> None:
+    for sizes in ([500, 1], [1, 500], [1, 1, 500, 1], [0, 0]):
+        batch = life.build.build_batch([(0, None, b"x" * size) for size in sizes])
+        first, second, _ = life.splitting.split_batch(batch, read_header(batch))
+        assert read_header(first).record_count
+        assert read_header(first).record_count + read_header(second).record_count == len(sizes)
+    alone = life.build.build_batch([(0, None, b"x")])
+    with pytest.raises(ValueError, match="a batch of 1 records cannot be split"):
+        life.splitting.split_batch(alone, read_header(alone))

@@ -93,6 +93,14 @@ def test_malformed_java_snappy(stream: bytes) -> None:
         decompress(Codec.SNAPPY, b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + stream)
 
 
+def test_java_snappy_of_a_version_that_java_refuses() -> None:
+    squeezed = bytearray(compress(Codec.SNAPPY, TEXT))
+    squeezed[12:16] = struct.pack(">i", 0)
+    for bad in (bytes(squeezed), bytes(squeezed[:8]), bytes(squeezed[:15])):
+        with pytest.raises(CorruptBatchError):
+            decompress(Codec.SNAPPY, bad)
+
+
 def test_lz4_is_the_frame_java_reads() -> None:
     """Version 1 with independent blocks (Java refuses linked ones), and the right checksum of the frame's header."""
     squeezed = bytes(compress(Codec.LZ4, TEXT))

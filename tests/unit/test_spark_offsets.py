@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
 from tidelog.spark.errors import DataLossError, OptionError
-from tidelog.spark.limits import MinimumGate, available, check_losses, limited, split, stream_ranges
-from tidelog.spark.offsets import OffsetRange, check_names_all, from_json, parse_partitions, to_json
+from tidelog.spark.limits import MinimumGate, available, limited, split, stream_ranges
+from tidelog.spark.losses import Loss, check_losses
+from tidelog.spark.offsets import (
+    OffsetRange,
+    check_names_all,
+    from_json,
+    initial_of,
+    parse_partitions,
+    to_json,
+    with_initial,
+)
 from tidelog.types import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -20,6 +30,15 @@ def test_json_is_that_of_sparks_connector_and_always_the_same() -> None:
     assert text == '{"t": {"0": 3, "1": 2}, "u": {"9": 4, "10": 1}}'
     assert from_json(json.loads(text)) == offsets
     assert json.dumps(to_json(dict(reversed(offsets.items())))) == text
+
+
+def test_a_note_of_where_a_query_began_is_no_offset() -> None:
+    noted = json.loads(json.dumps(with_initial(to_json({A: 9, B: 4}), {A: 3, B: 4})))
+    assert initial_of(noted) == {A: 3, B: 4}
+    assert from_json(noted) == {A: 9, B: 4}
+    assert all(type(offset) is int for partitions in noted.values() for offset in partitions.values())
+    assert initial_of(to_json({A: 9})) is None
+    assert initial_of(with_initial({}, {})) == {}
 
 
 def test_json_names_every_partition_and_no_other() -> None:
@@ -111,9 +130,18 @@ def test_losses() -> None:
     assert stream_ranges({A: 1}, {A: 1, B: 3}, {B: 0}) == ([OffsetRange(A, 1, 1), OffsetRange(B, 0, 3)], [])
     ranges, losses = stream_ranges({A: 7, B: 2}, {A: 5, C: 9}, {C: 4})
     assert ranges == [OffsetRange(A, 7, 7), OffsetRange(C, 4, 9)]
-    assert [loss.split(" ")[1] for loss in losses] == ["t-1", "t-0", "t-2"]
-    assert stream_ranges({}, {A: 5}, {})[1] == ["partition t-0 is new and gone again"]
+    assert [(loss.partition, loss.start, loss.end) for loss in losses] == [(B, 2, None), (A, 5, 7), (C, 0, 4)]
+    assert [str(loss) for loss in stream_ranges({}, {A: 5}, {})[1]] == [
+        "topic t, partition 0, from offset 0 up to 5: partition t-0 is new and gone again"
+    ]
     check_losses([], True)
-    check_losses(losses, False)
     with pytest.raises(DataLossError, match=r"partition t-1 is gone.*'failOnDataLoss' to false"):
         check_losses(losses, True)
+
+
+def test_a_loss_that_is_tolerated_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        check_losses([Loss(A, 3, 8, "it was deleted"), Loss(B, 5, None, "it is gone")], False)
+    told = [record.getMessage() for record in caplog.records]
+    assert ["topic t, partition 0, from offset 3 up to 8: it was deleted" in told[0], len(told)] == [True, 2]
+    assert "topic t, partition 1, from offset 5 on: it is gone" in told[1]

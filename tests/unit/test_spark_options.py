@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peers import home
 from tidelog.client.offsets import EARLIEST, LATEST, Isolation
 from tidelog.records.header import Codec
-from tidelog.spark.errors import DataLossError, OptionError
+from tidelog.spark import client_names
+from tidelog.spark.errors import DataLossError, OptionError, ReadTimeoutError
 from tidelog.spark.offsets import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
 from tidelog.spark.options import DirectReading, ReadOptions, Subscription, read_options, write_options
+from tidelog.spark.settings import _REFUSED as NOT_SUPPORTED
 from tidelog.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "a:1,b:2"}
@@ -126,6 +131,10 @@ def test_a_sinks_settings() -> None:
     assert written.producer.acks == 1
     assert written.producer.batching.compression is Codec.ZSTD
     assert written.producer.batching.batch_size == 99
+    assert written.producer.batching.linger_ms == 100
+    assert write_options({**SERVERS, "topic": "t", "kafka.linger.ms": "0"}).producer.batching.linger_ms == 0
+    with pytest.raises(OptionError, match=r"option 'kafka.linger.ms': 500 is not below delivery.timeout.ms = 500"):
+        write_options({**SERVERS, "topic": "t", "kafka.linger.ms": "500", "kafka.delivery.timeout.ms": "500"})
 
 
 REFUSED: list[tuple[str, dict[str, str]]] = [
@@ -213,9 +222,64 @@ def test_what_a_batch_cannot_mean(option: str, options: dict[str, str]) -> None:
 
 
 def test_options_of_others_are_let_be() -> None:
-    assert _read(path="x", checkpointLocation="y", **{"kafka.session.timeout.ms": "5", "kafka.group.id": "g"})
+    assert _read(path="x", checkpointLocation="y")
+
+
+def test_settings_of_kafka_without_an_effect_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    client_names._tell_unused.cache_clear()
+    for _ in range(2):
+        assert _read(**{"kafka.Session.Timeout.ms": "5", "kafka.group.id": "g", "kafka.acks": "1"})
+        assert write_options({**SERVERS, "kafka.linger.ms": "5"})
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split("'")[1] for text in told] == ["kafka.session.timeout.ms", "kafka.group.id", "kafka.linger.ms"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("kafka.fetch.max.byte", "kafka.fetch.max.bytes"),
+        ("kafka.isolation.levle", "kafka.isolation.level"),
+        ("kafka.default.api.timeout", "kafka.default.api.timeout.ms"),
+        ("kafka.compression", "kafka.compression.type"),
+    ],
+)
+def test_a_name_that_is_no_setting_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    for refused in (lambda: _read(**{name: "1"}), lambda: write_options({**SERVERS, name: "1"})):
+        with pytest.raises(OptionError, match=f"no client of Kafka has.*the nearest is '{nearest}'") as refusal:
+            refused()
+        assert refusal.value.option == name
+
+
+_ASK = """
+import org.apache.kafka.clients.admin.AdminClientConfig;
+import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.clients.producer.ProducerConfig;
+
+public class Names {
+    public static void main(String[] arguments) {
+        ConsumerConfig.configNames().forEach(System.out::println);
+        ProducerConfig.configNames().forEach(System.out::println);
+        AdminClientConfig.configNames().forEach(System.out::println);
+    }
+}
+"""
+
+
+@pytest.mark.jvm
+@pytest.mark.parametrize("version", home.VERSIONS)
+def test_every_setting_of_kafkas_clients_is_known(tmp_path: Path, version: str) -> None:
+    source = tmp_path / "Names.java"
+    source.write_text(_ASK)
+    command = [home.program("java"), "-cp", f"{home.libs(version)}/*", str(source)]
+    names = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert len(names) > 100
+    assert names <= client_names.USED | client_names.UNUSED | set(NOT_SUPPORTED)
 
 
 def test_errors_cross_processes() -> None:
-    for failure in (OptionError("group", "it: is wrong"), DataLossError("t-0 is gone")):
+    for failure in (
+        OptionError("group", "it: is wrong"),
+        DataLossError("t-0 is gone"),
+        ReadTimeoutError("t-0 is slow"),
+    ):
         assert str(pickle.loads(pickle.dumps(failure))) == str(failure)

@@ -102,6 +102,18 @@ def test_an_end_before_what_was_read_is_asked_for_again() -> None:
     simulate(story)
 
 
+def test_a_partition_that_is_missing_is_asked_for_again() -> None:
+    """A broker that has just started may not know the topic yet; that is no loss."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fake.append(P0, bytes(values(5)))
+        leader = fake.leaders.pop(P1)
+        asyncio.get_running_loop().call_later(1.5, fake.leaders.update, {P1: leader})
+        assert await latest_from(cluster, _options(streaming=True), {P0: 5, P1: 0}) == {P0: 5, P1: 0}
+
+    simulate(story)
+
+
 def test_available_now_never_goes_back_unless_the_log_did() -> None:
     async def story(cluster: Cluster, fake: FakeCluster) -> None:
         options = _options(streaming=True, **{"fetchOffset.numRetries": "1"})

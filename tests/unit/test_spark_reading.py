@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.clientkit import P0, sabotage, simulate, values
-from tests.fake_broker import FakeCluster
+from tests.fake_broker import SILENCE, FakeCluster
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError
 from tidelog.client.fetch import Fetched
@@ -15,7 +16,7 @@ from tidelog.errors import CorruptBatchError, ErrorCode
 from tidelog.records.build import build_batch
 from tidelog.records.control import ControlType, EndTxnMarker, build_marker
 from tidelog.records.kernel import Record
-from tidelog.spark.errors import DataLossError
+from tidelog.spark.errors import DataLossError, ReadTimeoutError
 from tidelog.spark.offsets import OffsetRange
 from tidelog.spark.options import ReadOptions, read_options
 from tidelog.spark.reading import Decoder, RangeFetch
@@ -28,8 +29,14 @@ from tidelog.wire.messages.fetch import (
     FetchResponse,
     FetchResponsePartitionData,
 )
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
 
-FETCH = 1
+FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 P = TopicPartition("t", 3)
 
 
@@ -152,15 +159,86 @@ def test_leaders_move_and_connections_end() -> None:
     simulate(story, brokers=2, saboteur=sabotage)
 
 
-def test_what_is_behind_the_log_is_lost() -> None:
+def test_what_is_behind_the_log_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Behind its end, or up to it: then the leader answers, and says that there is no more."""
+
     async def story(cluster: Cluster, fake: FakeCluster) -> None:
         _fill(fake, 3)
-        with pytest.raises(DataLossError, match=r"ends before offset 8.*failOnDataLoss"):
-            await _fetch(cluster, 8, 12)
-        assert await _fetch(cluster, 8, 12, failOnDataLoss="false") == []
-        with pytest.raises(DataLossError, match="gave nothing at offset 6 in 3000 ms"):
-            await _fetch(cluster, 2, 12)
-        assert await _fetch(cluster, 2, 12, failOnDataLoss="false") == [2, 3, 4, 5]
+        for start, kept in ((8, []), (2, [2, 3, 4, 5])):
+            caplog.clear()
+            lost = max(start, 6)
+            with pytest.raises(DataLossError, match=rf"ends before offset {lost}.*log ends at 6.*failOnDataLoss"):
+                await _fetch(cluster, start, 12)
+            assert not caplog.records
+            assert await _fetch(cluster, start, 12, failOnDataLoss="false") == kept
+            (told,) = caplog.records
+            assert f"topic orders, partition 0, from offset {lost} up to 12" in told.getMessage()
+
+    simulate(story)
+
+
+async def _read_on(source: RangeFetch, cluster: Cluster) -> None:
+    while await source.next(cluster) is not None:
+        pass
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_broker_that_says_nothing_is_no_loss(fail: str) -> None:
+    """It is paused after the first batch, for longer than a task waits. The records are there."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        _fill(fake, 20)
+        source = RangeFetch(_options(failOnDataLoss=fail), OffsetRange(P0, 0, 40))
+        assert await source.next(cluster) is not None
+        fake.brokers[1].script.update({FETCH: [SILENCE] * 99, LIST_OFFSETS: [SILENCE] * 99})
+        with pytest.raises(ReadTimeoutError, match=r"gave nothing at offset \d+ in 3000 ms.*No data is lost"):
+            await _read_on(source, cluster)
+        source.close()
+
+    simulate(story)
+
+
+def test_a_log_that_has_the_records_is_no_loss_though_they_do_not_come() -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        _fill(fake, 3)
+        fake.brokers[1].script[FETCH] = [SILENCE] * 99
+        with pytest.raises(ReadTimeoutError):
+            await _fetch(cluster, 0, 6, failOnDataLoss="false")
+
+    simulate(story)
+
+
+def test_an_end_of_the_past_is_no_loss() -> None:
+    """A leader that has just begun says that the position is outside of its log, and soon knows better."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        _fill(fake, 3)
+        asyncio.get_running_loop().call_later(0.5, _fill, fake, 3)
+        assert await _fetch(cluster, 8, 12, failOnDataLoss="false") == [8, 9, 10, 11]
+
+    simulate(story)
+
+
+def test_a_topic_that_is_not_known_for_a_moment_is_no_loss() -> None:
+    """So a broker answers that was just started."""
+
+    def unknown(request: MetadataRequest) -> MetadataResponse:
+        broker = fakes[0].brokers[1]
+        topics = [
+            MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=topic.name)
+            for topic in request.topics or ()
+        ]
+        node = MetadataResponseBroker(node_id=1, host=broker.host, port=broker.port)
+        return MetadataResponse(brokers=[node], cluster_id="fake", controller_id=1, topics=topics)
+
+    fakes: list[FakeCluster] = []
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fakes.append(fake)
+        _fill(fake, 3)
+        fake.brokers[1].script[METADATA] = [unknown] * 4
+        await cluster.refresh_once(["orders"])
+        assert await _fetch(cluster, 0, 6, failOnDataLoss="false") == list(range(6))
 
     simulate(story)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -120,20 +122,63 @@ def test_written_once_whatever_happens() -> None:
     simulate(story, brokers=2, saboteur=sabotage)
 
 
+def _refuse(request: Any, codes: Sequence[ErrorCode] = (ErrorCode.INVALID_RECORD,) * 2) -> ProduceResponse:
+    """With the code of each partition."""
+    topic = request.topic_data[0]
+    parts = [PartitionProduceResponse(index=one.index, error_code=codes[one.index]) for one in topic.partition_data]
+    answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
+    return ProduceResponse(responses=[answer])
+
+
 def test_a_batch_that_is_refused_fails_the_task() -> None:
-    def refuse(request: Any) -> ProduceResponse:
-        topic = request.topic_data[0]
-        parts = [
-            PartitionProduceResponse(index=one.index, error_code=ErrorCode.MESSAGE_TOO_LARGE)
-            for one in topic.partition_data
-        ]
-        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
-        return ProduceResponse(responses=[answer])
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fake.brokers[1].script[PRODUCE] = [_refuse]
+        with pytest.raises(BrokerError, match="INVALID_RECORD"):
+            await _write(cluster, _rows(value=pa.array([b"x" * 90] * 20)))
+
+    simulate(story)
+
+
+def test_rows_that_no_others_follow_leave_when_they_have_lingered() -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        producer = Producer(cluster)
+        batcher = ColumnBatcher(producer, BatchingSettings(linger_ms=100))
+        writer = RowWriter(cluster, batcher, "orders", _Clock())
+        await writer.write(_rows(value=pa.array([b"x", b"y"]), partition=pa.array([0, 0], pa.int32())))
+        await asyncio.sleep(0.09)
+        assert not fake.logs[P0]
+        await asyncio.sleep(0.1)
+        assert len(_records(fake, P0)) == 2
+        assert await writer.finish() == Written(2)
+        producer.close()
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("buffer_memory", [100, 10_000])
+def test_a_failure_is_told_at_once_although_others_are_on_their_way(buffer_memory: int) -> None:
+    """Partition 0 refuses; nobody leads partition 1, and its batch is tried until delivery.timeout.ms."""
 
     async def story(cluster: Cluster, fake: FakeCluster) -> None:
-        fake.brokers[1].script[PRODUCE] = [refuse]
-        with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
-            await _write(cluster, _rows(value=pa.array([b"x" * 90] * 20)))
+        fake.leaders[P1] = -1
+        fake.brokers[1].script[PRODUCE] = [
+            lambda request: _refuse(request, [ErrorCode.INVALID_RECORD, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+        ]
+        producer = Producer(cluster)
+        batcher = ColumnBatcher(producer, BatchingSettings(batch_size=100, buffer_memory=buffer_memory))
+        writer = RowWriter(cluster, batcher, "orders", _Clock())
+
+        async def write() -> None:
+            numbers = pa.array([0, 1], pa.int32())
+            await writer.write(_rows(value=pa.array([b"y" * 60, b"z" * 60]), partition=numbers))
+            await writer.finish()
+
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(BrokerError, match="orders-0: INVALID_RECORD"):
+            await write()
+        assert asyncio.get_running_loop().time() - began < 1
+        assert producer.outstanding_bytes
+        producer.close()
 
     simulate(story)
 

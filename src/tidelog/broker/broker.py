@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from enum import IntEnum
 
-from tidelog.broker.apis import CONTROL_KEYS, SERVED
+from tidelog.broker.apis import BROKER_KEYS, CONTROL_KEYS, SERVED
 from tidelog.broker.auto_creation import AutoCreation
+from tidelog.broker.batch_checks import BatchChecks
 from tidelog.broker.control.admin import TopicAdmin
 from tidelog.broker.control.shell import ControllerShell, ControlSettings
 from tidelog.broker.counts import TopicCounts
@@ -20,18 +22,22 @@ from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.gauges import add_gauges
 from tidelog.broker.group.coordinator import GroupCoordinator
 from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.known_controller import KnownController
 from tidelog.broker.membership import Membership, cluster_id, last_epoch, prepare_tree, register, set_last_epoch
 from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.metrics_http import serve_metrics
 from tidelog.broker.neighbours import Neighbours
+from tidelog.broker.partition import Partition
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.refusals import Refusals
+from tidelog.broker.registrations import Registrations
 from tidelog.broker.replicas import Replicas
 from tidelog.broker.request_order import RequestOrder
 from tidelog.broker.said import Said
 from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
 from tidelog.broker.topic_config import log_config, write_rules
+from tidelog.broker.write_rules import WriteRules
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.topic import TopicConfig, validate_topic
 from tidelog.controller import nodes
@@ -41,10 +47,12 @@ from tidelog.coordination.port import Coordination, CoordinationError, Session, 
 from tidelog.errors import ErrorCode, StorageError, TidelogError
 from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
+from tidelog.log.producer_room import ProducerRoom
 from tidelog.metrics import Metrics
+from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import RequestChannel
-from tidelog.net.server import ServerLimits, SocketServer
-from tidelog.ports import Ports
+from tidelog.net.server import InterBroker, ServerLimits, SocketServer
+from tidelog.ports import Capacity, Ports
 from tidelog.types import NO_EPOCH, Epoch
 from tidelog.wire.messages.controller import ControlledShutdownRequest, ControlledShutdownResponse
 
@@ -55,6 +63,8 @@ _ONE_LIFE_S = 5.0
 _PATIENCE_S = 10.0
 """How long a broker waits before it complains."""
 _RETRY_S = 0.1
+_TOPICS_AT_ONCE = 20
+"""Whose settings are resolved in one go, when the broker's own have changed."""
 CONTROLLED_SHUTDOWN_VERSION = 3
 
 
@@ -78,6 +88,8 @@ class Broker:
         self.counts = TopicCounts(self.metrics)
         self.metadata = MetadataCache(self.clock)
         self.request_order = RequestOrder()
+        self.registrations = Registrations(lambda: self.session, self.metrics)
+        self.known_controller = KnownController(lambda: self.session, self.metrics)
         self.cluster_id = ""
         self.epoch = NO_EPOCH
         """Of this life: the creation id of the broker's node. Requests meant for an earlier one are void, and between
@@ -92,15 +104,24 @@ class Broker:
         self._directory_losses = DirectoryLosses(self.id, lambda: self.session)
         self.producer_ids = ProducerIds(self.id, lambda: self.session)
         self.fetch_sessions = FetchSessions(
-            config["max.incremental.fetch.session.cache.slots"], self.clock, self.random, self.metrics
+            config["max.incremental.fetch.session.cache.slots"],
+            config["tidelog.fetch.session.partitions.max"],
+            self.clock,
+            self.random,
+            self.metrics,
         )
         self.refusals = Refusals(self.clock)
+        self.batch_checks = BatchChecks(ports.disk, self.metrics)
         self.auto_creation = AutoCreation(self)
-        self._dispatcher = Dispatcher(SERVED, self.clock, self.metrics)
+        self._dispatcher = Dispatcher(SERVED, self.clock, self.metrics, config["tidelog.request.max.elements"])
+        self.lane = self._dispatcher.lane
         self.channel = RequestChannel(
             self._dispatcher.handle, config["queued.max.requests"], CONTROL_KEYS, self.clock, self.metrics
         )
-        self.server = SocketServer(self.channel, _limits(config), self._dispatcher.sent, self.metrics)
+        self._capacity = ports.capacity
+        self.server = SocketServer(
+            self.channel, _limits(config, self._capacity), self._dispatcher.sent, self.metrics, _inter_broker(config)
+        )
         self.dynamic_config: DynamicConfig
         self.neighbours = Neighbours(
             self.id, self.metadata, self.inter_broker_listener, lambda: int(self.config["controller.socket.timeout.ms"])
@@ -133,6 +154,13 @@ class Broker:
             lambda partition: self.groups.role_changed(partition),
             Standing(lambda: self.is_current),
         )
+        self.replicas.producer_room = ProducerRoom(
+            config["tidelog.partition.producer.ids.max"],
+            config["tidelog.broker.producer.ids.max"],
+            lambda: self.replicas.producer_count,
+            self.clock,
+            self.metrics,
+        )
         self.groups = GroupCoordinator(self)
         self.controller: ControllerShell
         self.topic_admin: TopicAdmin
@@ -141,6 +169,9 @@ class Broker:
         self._isr_check: asyncio.Task[None] | None = None
         self._is_joining = True
         self._is_stopping = False
+        self._election_rules = _election_defaults(config)
+        self._applying: Iterator[None] | None = None
+        """The last change of settings, while topics hear of it."""
         self.state = BrokerState.STARTING
 
     @property
@@ -171,6 +202,7 @@ class Broker:
             self.random,
             lambda: Defaults(self.config["num.partitions"], self.config["default.replication.factor"]),
             lambda overrides: validate_topic(overrides, self.config),
+            self.lane,
         )
         self._dispatcher.broker = self
         await self._listen()
@@ -205,12 +237,19 @@ class Broker:
                 await asyncio.sleep(_RETRY_S)
 
     async def _listen(self) -> None:
+        limits = _limits(self.config, self._capacity)
+        _log.info(
+            "clients may have %d connections, %d more are kept for brokers; requests may hold %d bytes (-1: no limit)",
+            limits.connections.clients,
+            limits.connections.broker_reserve,
+            limits.queued_max_request_bytes,
+        )
         for listener in self.static_config.listeners:
             self.ports_bound[listener.name] = await self.server.listen(listener.name, listener.host, listener.port)
         config = self.static_config
         if config["tidelog.metrics.port"] >= 0:
             self._metrics_server = await serve_metrics(
-                self.metrics, config["tidelog.metrics.host"], config["tidelog.metrics.port"]
+                self.metrics, self.lane, config["tidelog.metrics.host"], config["tidelog.metrics.port"]
             )
             self.ports_bound["metrics"] = self._metrics_server.sockets[0].getsockname()[1]
 
@@ -267,9 +306,7 @@ class Broker:
             socket_timeout_ms=lambda: int(self.config["controller.socket.timeout.ms"]),
             isolation_timeout_ms=self.static_config["zookeeper.session.timeout.ms"],
             delete_topic_enable=self.static_config["delete.topic.enable"],
-            election_defaults=lambda: ElectionDefaults(
-                self.config["unclean.leader.election.enable"], self.config["min.insync.replicas"]
-            ),
+            election_defaults=lambda: _election_defaults(self.config),
             auto_leader_rebalance_enable=self.static_config["auto.leader.rebalance.enable"],
             leader_imbalance_check_interval_s=self.static_config["leader.imbalance.check.interval.seconds"],
             leader_imbalance_per_broker_percentage=self.static_config["leader.imbalance.per.broker.percentage"],
@@ -309,11 +346,38 @@ class Broker:
             partition.log.config = logs
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
-        self.server.reconfigure(_limits(config))
+        self.server.reconfigure(_limits(config, self._capacity))
         self.storage.reconfigure(config)
-        self.controller.config_changed()
-        for topic in dict.fromkeys(partition.topic for partition in self.replicas.partitions):
-            self._apply_topic_config(topic, self.dynamic_config.topic_config(topic))
+        rules = _election_defaults(config)
+        if rules != self._election_rules:
+            self._election_rules = rules
+            self.controller.config_changed()
+        self._applying = applying = self._apply_topic_configs()
+        if next(applying, True) is None:
+            asyncio.ensure_future(self._go_on(applying))  # noqa: RUF006 - it ends by itself
+
+    def _apply_topic_configs(self) -> Iterator[None]:
+        """What each topic inherits, in slices. A topic whose turn comes later gets what holds then."""
+        partitions: dict[str, list[Partition]] = {}
+        for name, partition in self.replicas.partitions.items():
+            partitions.setdefault(name.topic, []).append(partition)
+        made: dict[int, tuple[TopicConfig, WriteRules, LogConfig]] = {}
+        for count, topic in enumerate(partitions, 1):
+            config = self.dynamic_config.topic_config(topic)
+            if id(config) not in made:  # topics without settings of their own share one
+                made[id(config)] = config, write_rules(config), log_config(config)
+            _, rules, logs = made[id(config)]
+            for partition in partitions[topic]:
+                partition.rules = rules
+                partition.log.config = logs
+            if count % _TOPICS_AT_ONCE == 0:
+                yield
+
+    async def _go_on(self, applying: Iterator[None]) -> None:
+        while self._applying is applying and not self._is_stopping:
+            await self.lane.turn()
+            if next(applying, True):
+                return
 
     # What can go wrong
 
@@ -395,6 +459,7 @@ class Broker:
             self._isr_check.cancel()
         await self._directory_losses.stop()
         await self.groups.close()
+        await self.registrations.stop()
         await self.isr_changes.stop()
         await self.fetchers.stop()
         self.neighbours.close()
@@ -409,6 +474,10 @@ class Broker:
                 await self.session.close()
 
 
+def _election_defaults(config: BrokerConfig) -> ElectionDefaults:
+    return ElectionDefaults(config["unclean.leader.election.enable"], config["min.insync.replicas"])
+
+
 def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
     return FetcherSettings(
         wait_max_ms=config["replica.fetch.wait.max.ms"],
@@ -420,13 +489,26 @@ def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
     )
 
 
-def _limits(config: BrokerConfig) -> ServerLimits:
+def _inter_broker(config: BrokerConfig) -> InterBroker:
+    is_separate = len(config.listeners) > 1
+    return InterBroker(config.inter_broker_listener.name if is_separate else None, BROKER_KEYS)
+
+
+def _limits(config: BrokerConfig, capacity: Capacity) -> ServerLimits:
+    largest = config["socket.request.max.bytes"]
     return ServerLimits(
         num_network_threads=config["num.network.threads"],
-        socket_request_max_bytes=config["socket.request.max.bytes"],
+        socket_request_max_bytes=largest,
+        queued_max_request_bytes=config["queued.max.request.bytes"] or max(largest, capacity.memory_bytes // 8),
+        request_read_timeout_ms=config["tidelog.request.read.timeout.ms"],
         connections_max_idle_ms=config["connections.max.idle.ms"],
-        max_connections=config["max.connections"],
-        max_connections_per_ip=config["max.connections.per.ip"],
-        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+        connections=ConnectionLimits(
+            max_connections=config["max.connections"],
+            max_connections_per_ip=config["max.connections.per.ip"],
+            max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+            client_share=capacity.client_connections,
+            broker_reserve=capacity.broker_connections,
+            replaceable_idle_ms=config["tidelog.connections.replaceable.idle.ms"],
+        ),
         backlog=config["socket.listen.backlog.size"],
     )

@@ -1,7 +1,8 @@
-"""What is counted by topic: records and bytes in, bytes out."""
+"""What is counted by topic: records and bytes in, bytes out; and refused batches by error."""
 
 from __future__ import annotations
 
+from tidelog.errors import ErrorCode
 from tidelog.metrics import Counter, Metrics
 
 _PREFIX = "kafka_server_broker_topic_metrics_"
@@ -36,6 +37,10 @@ class TopicCounts:
 
     def read(self, topic: str, size: int) -> None:
         self._of(topic).bytes_out.value += size
+
+    def refused(self, code: ErrorCode) -> None:
+        """A batch of a produce was not appended."""
+        self._metrics.counter("tidelog_refused_batches_total", error=code.name).add()
 
     def forget(self, topic: str) -> None:
         """It was deleted."""

@@ -1,18 +1,34 @@
-"""From a frame to its handler and back: decodes, calls what serves it, encodes the answer, measures each stage."""
+"""From a frame to its handler and back: decodes, calls what serves it, encodes the answer, measures each stage.
+
+A large request is decoded in slices and a large answer is encoded in slices (`pacing`). While a request of a connection
+is decoded, or appended, in slices, later requests of the same connection wait: their handlers run in the order they
+were sent.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tidelog.errors import TidelogError, UnsupportedVersionError, WireError
+from tidelog.broker.pacing import SlowLane
+from tidelog.config.tidelog_settings import MAX_ELEMENTS
+from tidelog.errors import ErrorCode, TidelogError, TooManyElementsError, UnsupportedVersionError, WireError
 from tidelog.metrics import Metrics
 from tidelog.net.channel import Call
+from tidelog.net.connection import ServerConnection
 from tidelog.ports import Clock
 from tidelog.wire import API, Message
 from tidelog.wire.api import API_VERSIONS
-from tidelog.wire.frames import decode_request, decode_request_header, encode_response
+from tidelog.wire.frames import (
+    RequestDecoding,
+    RequestFrame,
+    ResponseEncoding,
+    decode_request,
+    decode_request_header,
+    encode_response,
+)
 from tidelog.wire.versions import Versions
 
 if TYPE_CHECKING:
@@ -20,6 +36,10 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1e6
 _MOST_NOTED = 256
+_SLICED_ABOVE_BYTES = 64 * 1024
+"""A request that is larger may take long to decode; a produce with few partitions still takes one step."""
+_HELD_AT_ONCE = 16
+"""Requests that waited for a large one are served so many at a time."""
 _STAGES = (
     "request_queue_time_ms",
     "local_time_ms",
@@ -64,12 +84,30 @@ class Later:
         return made if isinstance(made, Message) else await made
 
 
+Result: TypeAlias = "Message | Later | Awaitable[Message | None] | None"
+
+
+class InSlices:
+    """The result of a handler that goes on in slices: the next request of the connection waits until it is done."""
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: Coroutine[Any, Any, Result]) -> None:
+        self.work = work
+
+
 class Served(NamedTuple):
     """One API as this broker serves it."""
 
     versions: Versions
-    handler: Callable[[Any, Any, Call], Message | Later | Awaitable[Message | None] | None]
+    handler: Callable[[Any, Any, Call], Result | InSlices]
     """Answers at once, or later; None is no answer."""
+    max_elements: int | None = None
+    """Elements of a request, where tidelog.request.max.elements does not fit: the work on one is larger than usual, or
+    the request comes from the controller and has to name every partition."""
+    one_at_a_time: bool = False
+    """Its answer may be much larger than the request, so a connection gets one before the next is made. Otherwise a
+    client that reads nothing could have hundreds of them made."""
 
 
 class _Stages:
@@ -103,59 +141,158 @@ class _Stages:
         self._noted.clear()
 
 
+class _Handled(Exception):  # noqa: N818 - it ends work and is no error
+    """A request that was decoded in slices has been answered, or needs no answer."""
+
+
 class Dispatcher:
     """What takes requests out of the channel."""
 
-    def __init__(self, served: Mapping[int, Served], clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, served: Mapping[int, Served], clock: Clock, metrics: Metrics, max_elements: int = MAX_ELEMENTS
+    ) -> None:
         self._served = served
         self._clock = clock
         self._metrics = metrics
+        self._max_elements = max_elements
+        self.lane = SlowLane()
         self._stages: dict[int, _Stages] = {}
-        self._later: dict[asyncio.Task[None], tuple[Call, Awaitable[Message | None]]] = {}
+        self._later: dict[asyncio.Task[None], tuple[Call, Awaitable[Any]]] = {}
         self._parked: dict[Call, None] = {}
+        self._held: dict[ServerConnection, deque[Call]] = {}
+        """Requests that wait for an earlier one of their connection, which is served in slices."""
         self._refused = metrics.counter("kafka_network_request_channel_refused_requests_total")
+        self._too_large = metrics.counter("tidelog_network_request_channel_too_many_elements_total")
         self.broker: Broker | None = None
         """Set when the broker is complete; nothing is served before."""
 
     def handle(self, call: Call) -> None:
         """Never raises: what is wrong with a request ends its connection, and no other."""
         call.taken_ns = self._clock.monotonic_ns()
+        if self._held and call.connection in self._held:
+            self._held[call.connection].append(call)
+            return
+        rest = self._serve(call)
+        if rest is not None:
+            self._held[call.connection] = deque()
+            self._run(call, rest, self._serve_held(call, rest))
+
+    def _serve(self, call: Call) -> Coroutine[Any, Any, Result] | None:
+        """What is left to be done in slices before the next request of the connection is served, if anything is."""
         if call.connection.is_closed:
-            return
+            return None
         assert call.frame is not None
+        served = self._served.get(call.api_key)
+        limit = self._max_elements if served is None or served.max_elements is None else served.max_elements
         try:
-            header, request = decode_request(call.frame)
-        except UnsupportedVersionError as failure:
-            self._unsupported(call, str(failure))
-            return
-        except WireError as failure:
-            self._refuse(call, f"a request that cannot be read: {failure}")
-            return
+            if len(call.frame) <= _SLICED_ABOVE_BYTES:
+                return self._decoded(call, decode_request(call.frame, limit))
+            decoding = RequestDecoding(call.frame, limit)
+            decoded = decoding.step()
+            return self._decode_rest(call, decoding) if decoded is None else self._decoded(call, decoded)
+        except (UnsupportedVersionError, WireError) as failure:
+            self._unreadable(call, failure)
+            return None
+
+    def _decoded(self, call: Call, frame: RequestFrame) -> Coroutine[Any, Any, Result] | None:
+        header, request = frame
         call.version, call.correlation_id = header.request_api_version, header.correlation_id
         call.client_id = header.client_id
         served = self._served.get(call.api_key)
         if served is None or call.version not in served.versions:
             self._unsupported(call, f"{API[call.api_key].name} v{call.version} is not served")
-            return
+            return None
         try:
             result = served.handler(self.broker, request, call)
-            call.handled_ns = self._clock.monotonic_ns()
-            if isinstance(result, Message) or result is None:
-                self._answer(call, result)
-                return
-            if isinstance(result, Later):
-                self._parked[call] = None
-                result.sent_by(lambda make: self._answer_parked(call, make))
-                return
+            if isinstance(result, InSlices):
+                return result.work
+            if served.one_at_a_time and asyncio.iscoroutine(result):
+                return result
         except Exception as failure:
             self._failed(call, failure)
-            return
-        self._await(call, result)
+            return None
+        self._take(call, result)
+        return None
+
+    def _take(self, call: Call, result: Result) -> None:
+        """What the handler has come to."""
+        call.handled_ns = self._clock.monotonic_ns()
+        try:
+            if isinstance(result, Message) or result is None:
+                self._answer(call, result)
+            elif isinstance(result, Later):
+                self._parked[call] = None
+                call.let_go()
+                result.sent_by(lambda make: self._answer_parked(call, make))
+            else:
+                self._await(call, result)
+        except Exception as failure:
+            self._failed(call, failure)
+
+    # In slices
+
+    async def _decode_rest(self, call: Call, decoding: RequestDecoding) -> Result:
+        """Raises _Handled if the request has come to its end already."""
+        while True:
+            await self.lane.turn()
+            if call.connection.is_closed:
+                raise _Handled
+            try:
+                decoded = decoding.step()
+            except (UnsupportedVersionError, WireError) as failure:
+                self._unreadable(call, failure)
+                raise _Handled from None
+            if decoded is not None:
+                break
+        rest = self._decoded(call, decoded)
+        if rest is None:
+            raise _Handled
+        return await rest
+
+    async def _serve_held(self, call: Call, rest: Coroutine[Any, Any, Result] | None) -> None:
+        """The rest of a request, and then those of its connection that have come meanwhile."""
+        connection = call.connection
+        held = self._held[connection]
+        try:
+            served = 0
+            while rest is not None:
+                try:
+                    result = await rest
+                    if isinstance(result, Message):
+                        call.handled_ns = self._clock.monotonic_ns()
+                        await self._answer_in_slices(call, result)
+                    else:
+                        self._take(call, result)
+                except _Handled:
+                    pass
+                except Exception as failure:
+                    self._failed(call, failure)
+                rest = None
+                while held and rest is None:
+                    if connection.is_stalled:
+                        connection.take_back(held)
+                        held.clear()
+                        break
+                    call = held.popleft()
+                    rest = self._serve(call)
+                    served += 1
+                    if served % _HELD_AT_ONCE == 0 and rest is None:
+                        await self.lane.turn()
+        except asyncio.CancelledError:
+            connection.close(f"{API[call.api_key].name} was given up")
+            raise
+        finally:
+            del self._held[connection]
+
+    def _run(self, call: Call, inner: Awaitable[Any], outer: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(outer)
+        self._later[task] = call, inner
+        task.add_done_callback(lambda task: self._later.pop(task))
+
+    # Answers
 
     def _await(self, call: Call, result: Awaitable[Message | None]) -> None:
-        task = asyncio.ensure_future(self._answer_later(call, result))
-        self._later[task] = call, result
-        task.add_done_callback(lambda task: self._later.pop(task))
+        self._run(call, result, self._answer_later(call, result))
 
     def _answer_parked(self, call: Call, make: MakeAnswer) -> None:
         self._parked.pop(call, None)
@@ -171,18 +308,66 @@ class Dispatcher:
 
     async def _answer_later(self, call: Call, result: Awaitable[Message | None]) -> None:
         try:
-            self._answer(call, await result)
+            response = await result
+            if response is None:
+                self._answer(call, None)
+            else:
+                await self._answer_in_slices(call, response)
         except asyncio.CancelledError:
             call.connection.close(f"{API[call.api_key].name} was given up")
             raise
         except Exception as failure:
             self._failed(call, failure)
 
+    async def _answer_in_slices(self, call: Call, response: Message) -> None:
+        """Who had to wait may have a large answer: it is encoded step by step. Most are done after the first."""
+        call.answered_ns = self._clock.monotonic_ns()
+        if self._is_gone(call):
+            return
+        encoding = ResponseEncoding(response, call.version, call.correlation_id)
+        while (parts := encoding.step()) is None:
+            await self.lane.turn()
+        if not self._is_gone(call):
+            call.answer(parts)
+
+    @staticmethod
+    def _is_gone(call: Call) -> bool:
+        return call.connection.is_closed
+
     def _answer(self, call: Call, response: Message | None) -> None:
         call.answered_ns = self._clock.monotonic_ns()
         if call.connection.is_closed:
             return
         call.answer(() if response is None else encode_response(response, call.version, call.correlation_id))
+
+    # Refusals
+
+    def _unreadable(self, call: Call, failure: TidelogError) -> None:
+        if isinstance(failure, UnsupportedVersionError):
+            self._unsupported(call, str(failure))
+        elif isinstance(failure, TooManyElementsError):
+            self._too_many_elements(call, failure)
+        else:
+            self._refuse(call, f"a request that cannot be read: {failure}")
+
+    def _too_many_elements(self, call: Call, failure: TooManyElementsError) -> None:
+        """INVALID_REQUEST where an answer has one error for all; else the connection is closed, as for any request that
+        cannot be read."""
+        self._too_large.add()
+        assert call.frame is not None
+        header = decode_request_header(call.frame)
+        call.version, call.correlation_id = header.request_api_version, header.correlation_id
+        api = API[call.api_key]
+        served = self._served.get(call.api_key)
+        has_error = any(
+            field.name == "error_code" and call.version in field.versions for field in api.response.__schema__.fields
+        )
+        if served is None or call.version not in served.versions or not has_error:
+            self._refuse(call, f"{api.name} v{call.version} with {failure}")
+            return
+        self._refused.add()
+        call.handled_ns = self._clock.monotonic_ns()
+        self._answer(call, api.response(error_code=ErrorCode.INVALID_REQUEST))
 
     def _unsupported(self, call: Call, why: str) -> None:
         """ApiVersions is how a client finds out what is served, so it gets an answer that every client can read."""

@@ -62,6 +62,7 @@ class DynamicConfig:
         self._unreadable: dict[str, str] = {}
         """Topics whose node cannot be read, and why. What was known of them before still holds."""
         self._resolved: dict[str, TopicConfig] = {}
+        self._inherited: TopicConfig | None = None
         self._topic_listeners: list[Callable[[str, TopicConfig], None]] = []
         self._broker_listeners: list[Callable[[BrokerConfig], None]] = []
         self._seen_ns: dict[str, int] = {}
@@ -78,8 +79,14 @@ class DynamicConfig:
         if found is None:
             is_unknown = topic in self._unreadable and topic not in self._topics
             overrides = _KEEP_ALL if is_unknown else self.topic_overrides(topic)
-            found = self._resolved[topic] = topic_config(self.broker_config, overrides)
+            found = self._resolved[topic] = topic_config(self.broker_config, overrides) if overrides else self._plain()
         return found
+
+    def _plain(self) -> TopicConfig:
+        """Of all topics without overrides."""
+        if self._inherited is None:
+            self._inherited = topic_config(self.broker_config, {})
+        return self._inherited
 
     def topic_overrides(self, topic: str) -> Overrides:
         return self._topics.get(topic, {})
@@ -278,6 +285,7 @@ class DynamicConfig:
         for warning in self.broker_config.warnings:
             _log.warning("%s", warning)
         self._resolved.clear()
+        self._inherited = None
         for listener in self._broker_listeners:
             listener(self.broker_config)
 

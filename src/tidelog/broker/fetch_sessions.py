@@ -1,6 +1,10 @@
 """Fetch sessions (KIP-227): what a client reads, remembered here, so that it need not say it with every fetch.
 
 A session notes which of its partitions may have something to tell; an incremental fetch looks at those alone.
+
+Sessions outlive connections, so their number is bounded (max.incremental.fetch.session.cache.slots), and so is the
+number of partitions in them (tidelog.fetch.session.partitions.max). Who gets none is answered as if sessions did not
+exist. Followers are privileged, as in Kafka: no consumer takes the place of one that is at work.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 _MAX_EPOCH = 2**31 - 1
 _EVICTION_MS = 120_000
-"""A session unused for this long may make room for another one."""
+"""A session unused for this long makes room for any other one. A session that is used makes room only when it is older
+than this, and for one that is worth more: a follower's, or one with more partitions."""
 
 Key: TypeAlias = tuple[bytes | str, int]
 """A partition as a client names it: by topic id or by topic name."""
@@ -148,14 +153,29 @@ class FetchItem:
         return not told
 
 
+class PartitionTotal:
+    """How many partitions all sessions of a cache have."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class FetchSession:
     """The partitions of one reader, in the order they get their turn.
 
     Always: a partition that could answer something else than the client knows is in `dirty`.
     """
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, uses_topic_ids: bool, now_ms: int, total: PartitionTotal, *, is_privileged: bool = False
+    ) -> None:
         self.id = session_id
+        self.created_ms = now_ms
+        self.is_privileged = is_privileged
+        """It is a follower's."""
+        self._total = total
         self.epoch = INITIAL_EPOCH + 1
         self.uses_topic_ids = uses_topic_ids
         self.items: dict[Key, FetchItem] = {}
@@ -171,6 +191,7 @@ class FetchSession:
         item = self.items.get(key)
         if item is None:
             item = self.items[key] = FetchItem(self, key, topic, topic_id, wanted.partition)
+            self._total.count += 1
         item.update(wanted)
         self.dirty[item] = None
         return item
@@ -178,6 +199,7 @@ class FetchSession:
     def drop(self, key: Key) -> None:
         item = self.items.pop(key, None)
         if item is not None:
+            self._total.count -= 1
             self.dirty.pop(item, None)
             item.watch(None)
 
@@ -193,6 +215,7 @@ class FetchSession:
     def close(self) -> None:
         for item in self.items.values():
             item.watch(None)
+        self._total.count -= len(self.items)
         self.items.clear()
         self.dirty.clear()
         if self.parked is not None:
@@ -207,25 +230,33 @@ class Opened(NamedTuple):
 
 
 class FetchSessions:
-    """At most max.incremental.fetch.session.cache.slots of them; the longest unused goes first."""
+    """At most `slots` of them, with at most `most_partitions` in those of clients together."""
 
-    def __init__(self, slots: int, clock: Clock, random: Random, metrics: Metrics) -> None:
+    def __init__(self, slots: int, most_partitions: int, clock: Clock, random: Random, metrics: Metrics) -> None:
         self._slots = slots
+        self._most_partitions = most_partitions
         self._clock = clock
         self._random = random
         self._sessions: dict[int, FetchSession] = {}
-        self._evictions = metrics.counter("kafka_server_fetch_session_cache_incremental_fetch_session_evictions_total")
-        metrics.gauge("kafka_server_fetch_session_cache_num_incremental_fetch_sessions", lambda: len(self._sessions))
+        self._total = PartitionTotal()
+        prefix = "kafka_server_fetch_session_cache_"
+        self._evictions = metrics.counter(prefix + "incremental_fetch_session_evictions_total")
+        metrics.gauge(prefix + "num_incremental_fetch_sessions", lambda: len(self._sessions))
+        metrics.gauge(prefix + "num_incremental_fetch_partitions_cached", lambda: self._total.count)
 
-    def open(self, request: FetchRequest, uses_topic_ids: bool) -> Opened | ErrorCode:
-        """By session id and epoch: none, a new one, the next fetch of a known one, or why that cannot be."""
+    def open(self, request: FetchRequest, uses_topic_ids: bool, *, is_privileged: bool = False) -> Opened | ErrorCode:
+        """By session id and epoch: none, a new one, the next fetch of a known one, or why that cannot be.
+
+        `is_privileged`: the fetch is of a follower that is registered.
+        """
         now_ms = self._clock.monotonic_ns() // 1_000_000
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._close(request.session_id)
-            session = FetchSession(NO_SESSION, uses_topic_ids, now_ms)
-            if request.session_epoch == INITIAL_EPOCH and self._has_room(now_ms):
-                session.id = self._new_id()
+            if request.session_epoch == INITIAL_EPOCH and self._has_room(request, now_ms, is_privileged):
+                session = FetchSession(self._new_id(), uses_topic_ids, now_ms, self._total, is_privileged=is_privileged)
                 self._sessions[session.id] = session
+            else:
+                session = FetchSession(NO_SESSION, uses_topic_ids, now_ms, PartitionTotal())
             return Opened(session, False)
         known = self._sessions.get(request.session_id)
         if known is None:
@@ -234,8 +265,12 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         if known.epoch != request.session_epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if not (known.is_privileged or is_privileged) and not self._may_grow(known, request):
+            self._close(known.id)  # the client names all of its partitions next, and gets no session for them
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         known.epoch = 1 if known.epoch == _MAX_EPOCH else known.epoch + 1
         known.last_used_ms = now_ms
+        known.is_privileged = known.is_privileged or is_privileged
         return Opened(known, True)
 
     def forget(self, sessions: Iterable[FetchSession]) -> None:
@@ -247,17 +282,55 @@ class FetchSessions:
         if session is not None:
             session.close()
 
-    def _has_room(self, now_ms: int) -> bool:
+    def _has_room(self, request: FetchRequest, now_ms: int, is_privileged: bool) -> bool:
+        size = _partition_count(request)
+        if not is_privileged and self._total.count + size > self._most_partitions:
+            return False
         if len(self._sessions) < self._slots:
             return True
-        oldest = min(self._sessions.values(), key=lambda session: session.last_used_ms, default=None)
-        if oldest is None or now_ms - oldest.last_used_ms < _EVICTION_MS:
+        evicted = self._evictable(now_ms, is_privileged, size)
+        if evicted is None:
             return False
         self._evictions.add()
-        self._close(oldest.id)
+        self._close(evicted.id)
         return True
+
+    def _evictable(self, now_ms: int, is_privileged: bool, size: int) -> FetchSession | None:
+        """The session that makes room for one of this kind and size (KIP-227), None if there is none."""
+        oldest = min(self._sessions.values(), key=lambda session: session.last_used_ms, default=None)
+        if oldest is None or now_ms - oldest.last_used_ms >= _EVICTION_MS:
+            return oldest
+        least = min(
+            (
+                session
+                for session in self._sessions.values()
+                if now_ms - session.created_ms >= _EVICTION_MS and (is_privileged or not session.is_privileged)
+            ),
+            key=lambda session: (session.is_privileged, len(session.items)),
+            default=None,
+        )
+        if least is None or (is_privileged, size) <= (least.is_privileged, len(least.items)):
+            return None
+        return least
+
+    def _may_grow(self, session: FetchSession, request: FetchRequest) -> bool:
+        room = self._most_partitions - self._total.count
+        if not request.topics or _partition_count(request) <= room:
+            return True
+        new = {
+            key
+            for topic in request.topics
+            for partition in topic.partitions
+            if (key := (topic.topic_id if session.uses_topic_ids else topic.topic, partition.partition))
+            not in session.items
+        }
+        return len(new) <= room
 
     def _new_id(self) -> int:
         while (candidate := self._random.randrange(1, _MAX_EPOCH)) in self._sessions:
             pass
         return candidate
+
+
+def _partition_count(request: FetchRequest) -> int:
+    return sum(len(topic.partitions) for topic in request.topics)

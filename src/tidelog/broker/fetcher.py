@@ -15,7 +15,15 @@ from tidelog.broker.fetcher_settings import LASTING, FetcherSettings
 from tidelog.broker.moved_starts import MovedStarts
 from tidelog.broker.partition import Partition
 from tidelog.broker.said import Said
-from tidelog.errors import CorruptBatchError, ErrorCode, LaterEpochError, StorageError, TidelogError, error_code
+from tidelog.errors import (
+    CorruptBatchError,
+    ErrorCode,
+    LaterEpochError,
+    NoDescriptorError,
+    StorageError,
+    TidelogError,
+    error_code,
+)
 from tidelog.log.log import Log
 from tidelog.log.trimming import advance_log_start
 from tidelog.net.calling import Connection
@@ -358,6 +366,8 @@ class Fetcher:
             self._rest_a_while(one, str(failure))
         except CorruptBatchError as failure:
             one.failures = LASTING
+            self._rest_a_while(one, str(failure))
+        except NoDescriptorError as failure:
             self._rest_a_while(one, str(failure))
         except StorageError as failure:
             self._set_aside(one)

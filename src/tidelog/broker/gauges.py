@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidelog.groups import GroupState
@@ -37,6 +38,8 @@ def add_gauges(broker: Broker) -> None:
         "kafka_server_replica_fetcher_manager_max_lag",
         lambda: max((replicas.lag(partition) for partition in replicas.partitions.values()), default=0),
     )
+    gauge("tidelog_producer_ids", lambda: replicas.producer_count)
+    gauge("tidelog_remembered_refusals", lambda: len(broker.refusals))
     _add_controller_gauges(broker)
     _add_group_gauges(broker)
     gauge(
@@ -70,12 +73,21 @@ def _add_group_gauges(broker: Broker) -> None:
     """Of the groups that are coordinated here."""
     gauge, prefix = broker.metrics.gauge, "kafka_coordinator_group_group_metadata_manager_num_groups"
 
-    def count(state: GroupState | None) -> int:
-        states = () if state is None else (state.value,)
-        shards = broker.groups.shards.values()
-        return sum(len(shard.groups.list_groups(states)) for shard in shards if shard.is_active)
+    counted: Counter[GroupState] = Counter()
 
-    gauge(prefix, lambda: count(None))
+    def count() -> None:
+        counted.clear()
+        for shard in broker.groups.shards.values():
+            if shard.is_active:
+                counted.update(shard.groups.states())
+
+    broker.metrics.before_reading(count)
+    gauge(prefix, counted.total)
+    usage = broker.groups.usage
+    gauge("tidelog_group_pending_member_ids", lambda: usage.pending_ids)
+    gauge("tidelog_group_committed_offsets", lambda: usage.offsets)
+    gauge("tidelog_group_offset_metadata_bytes", lambda: usage.metadata_bytes)
+    gauge("tidelog_group_refused_for_bounds_total", lambda: usage.refused)
     for state in GroupState:
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state.value).lower()
-        gauge(f"{prefix}_{name}", lambda state=state: count(state))  # type: ignore[misc]
+        gauge(f"{prefix}_{name}", lambda state=state: counted[state])  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -15,14 +14,12 @@ from tidelog.broker.broker import Broker
 from tidelog.config.broker import BrokerConfig
 from tidelog.coordination.port import Coordination
 from tidelog.errors import TidelogError
+from tidelog.host import garbage
 from tidelog.host.limits import raise_open_file_limit
 from tidelog.host.machine import RealPorts
 from tidelog.ports import Clock
 
 _log = logging.getLogger(__name__)
-
-_YOUNG_OBJECTS = 20_000
-"""The hot path makes no cycles, so it is not worth looking for them often."""
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], None] = lambda broker: None) -> int:
@@ -30,7 +27,19 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] = lambda broker
     raise_open_file_limit()
     for warning in config.warnings:
         _log.warning("%s", warning)
+    warn_of_exposure(config)
     return uvloop.run(_run(config, on_ready))
+
+
+def warn_of_exposure(config: BrokerConfig) -> None:
+    """Once, at the start: there is no authentication, so the network has to keep strangers away."""
+    exposed = [str(listener) for listener in config.listeners if listener.is_exposed]
+    if exposed:
+        _log.warning(
+            "%s: other machines can connect without TLS and without saying who they are. Whoever does can read, write "
+            "and delete everything and can pretend to be a broker: use such a listener in a trusted network only",
+            ", ".join(exposed),
+        )
 
 
 async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
@@ -41,6 +50,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
     ports = RealPorts(num_io_threads=config["num.io.threads"])
     broker = Broker(config, ports, open_coordination(config, ports.clock))
     starting = asyncio.ensure_future(_start(broker, on_ready))
+    collecting = asyncio.ensure_future(garbage.collect_now_and_then())
     try:
         await _first_of(starting, told_to_stop, broker.failed)
         if starting.done() and not starting.cancelled() and starting.exception() is None:
@@ -51,6 +61,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
             _log.info("stopping (%s)", told_to_stop.result())
         return 0 if told_to_stop.done() else 1
     finally:
+        collecting.cancel()
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await _stop_broker(broker)
@@ -61,9 +72,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
 
 async def _start(broker: Broker, on_ready: Callable[[Broker], None]) -> None:
     await broker.start()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, 10, 10)
+    garbage.settle()
     addresses = ", ".join(f"{name} port {port}" for name, port in broker.ports_bound.items())
     _log.info("broker %d is ready: %s", broker.id, addresses)
     on_ready(broker)

@@ -68,6 +68,9 @@ class Refusals:
         self._refused: dict[tuple[str, int, ProducerId], _Refused] = {}
         """In the order of `since_ms`."""
 
+    def __len__(self) -> int:
+        return len(self._refused)
+
     def __bool__(self) -> bool:
         return bool(self._refused)
 

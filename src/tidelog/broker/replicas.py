@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
@@ -23,6 +24,7 @@ from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.meta import read_topic_id, write_topic_id
+from tidelog.log.producer_room import ProducerRoom
 from tidelog.log.strays import Stray
 from tidelog.ports import Clock
 from tidelog.replication.leader import Leader
@@ -32,6 +34,9 @@ from tidelog.wire.messages.controller import LeaderAndIsrPartitionState, LeaderA
 
 _log = logging.getLogger(__name__)
 
+
+_AT_A_TIME = 32
+"""Partitions, or topics, that are worked on together."""
 
 _Role: TypeAlias = tuple[TopicPartition, bytes, LeaderAndIsrPartitionState]
 """A partition, its topic's id, and what the controller says of it."""
@@ -67,7 +72,6 @@ class Replicas:
         standing: Standing,
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.controller_epoch: Epoch = 0
         self._broker_id = broker_id
         self._storage = storage
         self._log_config_of = log_config_of
@@ -86,6 +90,8 @@ class Replicas:
         self.followers_seen: dict[BrokerId, int] = {}
         """When each follower last fetched from here."""
         self._one_at_a_time = asyncio.Lock()
+        self.producer_room: ProducerRoom | None = None
+        """The bounds for new producers in all logs that are opened from now on."""
         self._lives = 0
         self._unreadable: dict[str, str] = {}
         """Topics that cannot be served since their settings could not be read, and why."""
@@ -113,6 +119,10 @@ class Replicas:
         return partition
 
     @property
+    def producer_count(self) -> int:
+        return sum(len(partition.log.producers) for partition in self.partitions.values())
+
+    @property
     def leader_count(self) -> int:
         return sum(partition.leader is not None for partition in self.partitions.values())
 
@@ -120,12 +130,6 @@ class Replicas:
         return [partition for name, partition in self.partitions.items() if name.topic == topic]
 
     # What the controller says
-
-    def check_controller(self, controller_epoch: Epoch) -> None:
-        """An older controller has been replaced (S12.1)."""
-        if controller_epoch < self.controller_epoch:
-            raise RequestError(ErrorCode.STALE_CONTROLLER_EPOCH)
-        self.controller_epoch = controller_epoch
 
     async def apply(
         self, topics: Iterable[LeaderAndIsrTopicState], *, names_all: bool = False
@@ -149,14 +153,22 @@ class Replicas:
             return codes | await self._apply_all([role for role in new if role[0] not in codes], life, names_all)
 
     async def _apply_all(self, roles: Sequence[_Role], life: int, names_all: bool) -> dict[TopicPartition, ErrorCode]:
-        codes = await asyncio.gather(*(self._apply_one(*role, life, names_all) for role in roles))
-        return {name: code for (name, _, _), code in zip(roles, codes, strict=True)}
+        """Some at a time: the loop is given back in between."""
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for start in range(0, len(roles), _AT_A_TIME):
+            part = roles[start : start + _AT_A_TIME]
+            found = await asyncio.gather(*(self._apply_one(*role, life, names_all) for role in part))
+            codes |= {name: code for (name, _, _), code in zip(part, found, strict=True)}
+        return codes
 
     async def _read_settings(self, topics: Iterable[str]) -> set[str]:
         """Read the settings of topics whose first log here is to be opened. Returns the topics whose settings cannot be
         read: the controller tells of them again, and the others are served meanwhile."""
-        names = [topic for topic in dict.fromkeys(topics) if is_valid_name(topic)]
-        failures = await asyncio.gather(*map(self._read_settings_of, names))
+        names = {topic: None for topic in dict.fromkeys(topics) if is_valid_name(topic)}
+        failures: list[str | None] = []
+        for start in range(0, len(names), _AT_A_TIME):
+            part = itertools.islice(names, start, start + _AT_A_TIME)
+            failures += await asyncio.gather(*map(self._read_settings_of, part))
         self._unreadable = {topic: reason for topic, reason in self._unreadable.items() if topic not in names}
         for topic, reason in zip(names, failures, strict=True):
             if reason is not None:
@@ -278,6 +290,7 @@ class Replicas:
             log = await directory.create(name, None if topic_id == ZERO_UUID else topic_id)
         finally:
             self._opening[directory.path] -= 1
+        log.producer_room = self.producer_room
         log.config = self._log_config_of(name.topic)  # a found one was opened with what was known at the start
         partition = Partition(
             name,

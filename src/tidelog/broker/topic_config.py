@@ -39,6 +39,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
         max_compaction_lag_ms=topic.max_compaction_lag_ms,
         producer_id_expiration_ms=topic.producer_id_expiration_ms,
+        producer_ids_max=topic.producer_ids_max,
     )
 
 
@@ -59,4 +60,7 @@ def write_rules(topic: TopicConfig) -> WriteRules:
         timestamp_before_max_ms=topic.timestamp_before_max_ms,
         timestamp_after_max_ms=topic.timestamp_after_max_ms,
         may_delete_records="delete" in topic.cleanup_policy,
+        max_message_bytes=topic.max_message_bytes,
+        max_uncompressed_bytes=topic.batch_max_uncompressed_bytes,
+        max_expansion_ratio=topic.batch_max_expansion_ratio,
     )

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import DEFAULT_BOOTSTRAP, on_cluster
+from tidelog.cli.cluster import DEFAULT_BOOTSTRAP, run_until_interrupted
 from tidelog.cli.output import json_option, print_json, print_rows
 from tidelog.client.addresses import parse_bootstrap
 from tidelog.errors import TidelogError
 from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from tidelog.client.cluster import Cluster
     from tidelog.pipeline.checkpoints import FlowCheckpoint
     from tidelog.pipeline.project import Project
     from tidelog.pipeline.run import Run
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 _PER_SECOND = 4
 _INTERRUPTED = 130
+_PATIENCE_MS = 10_000
+"""For brokers, where they are not what it is about: what the journal and the checkpoints know is shown without them."""
 
 
 @click.group("pipeline")
@@ -124,14 +125,19 @@ def status(spec: Path | None, bootstrap: str | None, as_json: bool) -> None:
         project = _project(spec, bootstrap)
     last = replayed(read_journal(project.journal))
     checkpoints = [] if project.checkpoints is None else read_checkpoints(project.checkpoints)
-    ends = _ends(project, checkpoints)
-    rows = [_status_row(last, one, ends) for one in checkpoints]
+    try:
+        ends, unknown = _ends(project, checkpoints), None
+    except TidelogError as failure:
+        ends, unknown = {}, f"the lag is not known: {failure}"
+    rows = [_status_row(last, checkpoint, ends) for checkpoint in checkpoints]
     if as_json:
-        print_json({"pipeline": project.name, "state": _state(last), "failure": last.failure, "flows": rows})
+        known = {"pipeline": project.name, "state": _state(last), "failure": last.failure, "flows": rows}
+        print_json(known if unknown is None else {**known, "lag_unknown": unknown})
         return
     print_rows(rows, as_json=False, title=f"pipeline {project.name}  {_state(last)}", empty="no flow has run yet")
-    if last.failure is not None:
-        click.echo(last.failure)
+    for told in (last.failure, unknown):
+        if told is not None:
+            click.echo(told)
 
 
 # What they share
@@ -165,6 +171,7 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
     from rich.live import Live
 
     from tidelog.pipeline.display import WIDTH_WITHOUT_TERMINAL, run_table
+    from tidelog.pipeline.lock import locked
     from tidelog.pipeline.needs import check_needs
     from tidelog.pipeline.running import run_pipeline
     from tidelog.pipeline.starting import spark_connect
@@ -176,6 +183,7 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
         if not console.is_terminal:
             console.width = WIDTH_WITHOUT_TERMINAL
         with contextlib.ExitStack() as stack:
+            stack.enter_context(locked(project.lock, project.name))
             with console.status(f"starting Spark on {master}; its log is {project.spark_log}"):
                 session = stack.enter_context(spark_connect(project, master))
             if dry:
@@ -203,36 +211,55 @@ def _is_alive(pid: int) -> bool:
 
 
 def _ends(project: Project, checkpoints: list[FlowCheckpoint]) -> dict[TopicPartition, Offset]:
+    """Of the partitions that still exist; TidelogError, soon, if the brokers do not tell."""
+    from tidelog.client.cluster import Cluster
+    from tidelog.client.errors import UnknownTopicError
     from tidelog.client.offsets import LATEST, list_offsets
+    from tidelog.client.settings import ClientSettings
+    from tidelog.host.clock import system_random
     from tidelog.pipeline.project import BOOTSTRAP
 
-    wanted = sorted({partition for one in checkpoints for partition in one.offsets})
+    wanted = sorted({partition for checkpoint in checkpoints for partition in checkpoint.offsets})
     if not wanted:
         return {}
+    patience = ClientSettings(
+        request_timeout_ms=_PATIENCE_MS,
+        default_api_timeout_ms=_PATIENCE_MS,
+        socket_connection_setup_timeout_ms=_PATIENCE_MS,
+    )
+    bootstrap = parse_bootstrap(project.configuration.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
 
-    async def work(cluster: Cluster) -> dict[TopicPartition, Offset]:
-        for topic in dict.fromkeys(partition.topic for partition in wanted):
-            await cluster.topic(topic)
-        found = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
-        return {partition: one.offset for partition, one in found.items()}
+    async def ask() -> dict[TopicPartition, Offset]:
+        async with await Cluster.open(bootstrap, random=system_random(), settings=patience) as cluster:
+            for topic in dict.fromkeys(partition.topic for partition in wanted):
+                with contextlib.suppress(UnknownTopicError):
+                    await cluster.topic(topic)
+            there = [partition for partition in wanted if cluster.metadata.partition(partition) is not None]
+            found = await list_offsets(cluster, dict.fromkeys(there, LATEST)) if there else {}
+            return {partition: end.offset for partition, end in found.items()}
 
-    return on_cluster(parse_bootstrap(project.configuration.get(BOOTSTRAP, DEFAULT_BOOTSTRAP)), work)
+    try:
+        return run_until_interrupted(ask())
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
 
 
-def _status_row(last: Run, one: FlowCheckpoint, ends: dict[TopicPartition, Offset]) -> dict[str, Any]:
+def _status_row(last: Run, checkpoint: FlowCheckpoint, ends: dict[TopicPartition, Offset]) -> dict[str, Any]:
     """What the checkpoint has, and of the last run, if the flow was in it, what it did there."""
     from tidelog.pipeline.display import lags_text, time_text
 
-    flow = last.flows.get(one.flow)
-    lags = {partition: ends[partition] - offset for partition, offset in one.offsets.items() if partition in ends}
+    flow = last.flows.get(checkpoint.flow)
+    lags = {
+        partition: ends[partition] - offset for partition, offset in checkpoint.offsets.items() if partition in ends
+    }
     return {
-        "flow": one.flow,
+        "flow": checkpoint.flow,
         "state": None if flow is None else flow.state,
-        "batches": one.batch + 1,
+        "batches": checkpoint.batch + 1,
         "rows_of_last_run": 0 if flow is None else flow.rows,
         "rows_per_s": 0 if flow is None else round(flow.rows_per_s),
         "too_late": 0 if flow is None else flow.dropped,
         "lag": sum(lags.values()) if lags else None,
-        "lag_by_partition": lags_text(lags.items()),
-        "watermark": time_text(one.watermark_ms),
+        "lag_by_partition": lags_text((partition, lags.get(partition)) for partition in checkpoint.offsets),
+        "watermark": time_text(checkpoint.watermark_ms),
     }

@@ -131,18 +131,25 @@ class _Outcome:
         self._counts[batch] += 1
 
     def _done(self, batch: asyncio.Future[Produced]) -> None:
+        from tidelog.client.sending import PartlyWrittenError
+
         count = self._counts.pop(batch)
         failure = batch.exception()
-        if failure is not None:
-            self._lost += count
-            self.failure = self.failure or failure
+        if failure is None:
+            self._add(batch.result(), count)
             return
-        produced = batch.result()
+        self.failure = self.failure or failure
+        if isinstance(failure, PartlyWrittenError):
+            self._add(failure.produced, count - failure.lost_count)
+            count = failure.lost_count
+        self._lost += count
+
+    def _add(self, produced: Produced, count: int) -> None:
         before, first, end = self._written.get(produced.partition.partition, (0, produced.base_offset, -1))
         self._written[produced.partition.partition] = (
             before + count,
             min(first, produced.base_offset),
-            max(end, produced.base_offset + count),
+            max(end, produced.last_offset + 1),
         )
 
     def report(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 Address: TypeAlias = tuple[str, int]
 
 DEFAULT_PORT = 9092
 _FAILED_S = 30.0
+_MOST_FORMER = 16
 
 
 def parse_bootstrap(text: str) -> list[Address]:
@@ -55,3 +57,23 @@ class LastAsked:
     def __call__(self, address: Address) -> float:
         """The key by which addresses are sorted. Those that were never asked are equal and come first."""
         return self._asked_s.get(address, -math.inf)
+
+
+class FormerAddresses:
+    """The addresses of brokers that metadata named before and does not name now, newest first, at most 16.
+
+    A client that forgot them could be lost after a rolling restart: the only broker that it knows goes away while those
+    that were away before are back.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: list[Address] = []
+
+    def learnt(self, before: Iterable[Address], now: Iterable[Address]) -> None:
+        """Metadata named these brokers before its last answer, and names those now."""
+        named = set(now)
+        addresses = dict.fromkeys([*before, *self._addresses])
+        self._addresses = [address for address in addresses if address not in named][:_MOST_FORMER]
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self._addresses)

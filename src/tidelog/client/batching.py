@@ -33,12 +33,16 @@ DEFAULT_BATCHING = BatchingSettings()
 class _Open:
     """A batch that still takes records; its future ends as its batch's does."""
 
-    __slots__ = ("future", "timer", "writer")
+    __slots__ = ("future", "limit_bytes", "since_s", "timer", "writer")
 
-    def __init__(self, future: asyncio.Future[Produced]) -> None:
+    def __init__(
+        self, future: asyncio.Future[Produced], limit_bytes: int, since_s: float, timer: asyncio.TimerHandle
+    ) -> None:
         self.writer = RecordWriter()
         self.future = future
-        self.timer: asyncio.TimerHandle | None = None
+        self.limit_bytes = limit_bytes
+        self.since_s = since_s
+        self.timer = timer
 
 
 class Batcher:
@@ -71,15 +75,14 @@ class Batcher:
         size_bytes = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         size_bytes += sum(2 * len(name) + len(data or b"") + 10 for name, data in headers)
         batch = self._open.get(number)
-        if batch is not None and batch.writer.size_bytes + size_bytes > self._settings.batch_size:
+        if batch is not None and batch.writer.size_bytes + size_bytes > batch.limit_bytes:
             self._finish(number)
             if key is None and partition is None:
                 self._sticky.move_on(self._available())
                 number = self._choose(None)
             batch = self._open.get(number)
         if batch is None:
-            batch = self._open[number] = _Open(self._loop.create_future())
-            batch.timer = self._loop.call_later(self._settings.linger_ms / 1000, self._finish, number)
+            batch = self._begin(number)
         batch.writer.append(timestamp, key, value, headers)
         return batch.future
 
@@ -113,12 +116,18 @@ class Batcher:
             raise InvalidRecordError(f"topic {self._topic} has partitions 0 to {count - 1}, not {partition}")
         return partition
 
+    def _begin(self, number: int) -> _Open:
+        limit_bytes = self._producer.limits.batch_bytes(self._topic, self._settings.batch_size)
+        now_s = self._loop.time()
+        timer = self._loop.call_at(now_s + self._settings.linger_ms / 1000, self._finish, number)
+        batch = self._open[number] = _Open(self._loop.create_future(), limit_bytes, now_s, timer)
+        return batch
+
     def _finish(self, number: int) -> None:
         batch = self._open.pop(number)
-        if batch.timer is not None:
-            batch.timer.cancel()
+        batch.timer.cancel()
         data = finish_batch(batch.writer, self._facts)
-        self._producer.send(TopicPartition(self._topic, number), data).add_done_callback(
+        self._producer.send(TopicPartition(self._topic, number), data, batch.since_s).add_done_callback(
             lambda done: _hand_on(done, batch.future)
         )
 

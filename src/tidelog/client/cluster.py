@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidelog.client.addresses import Address, LastAsked
+from tidelog.client.addresses import Address, FormerAddresses, LastAsked
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, UnknownTopicError, check
 from tidelog.client.metadata import ClusterMetadata, TopicMetadata
 from tidelog.client.settings import DEFAULT_SETTINGS, ClientSettings
@@ -53,16 +53,28 @@ class Cluster:
         self._connections: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._last_asked = LastAsked()
+        self._former = FormerAddresses()
         self._closed = False
 
     @classmethod
     async def open(
-        cls, bootstrap: Sequence[Address], *, random: Random, settings: ClientSettings = DEFAULT_SETTINGS
+        cls,
+        bootstrap: Sequence[Address],
+        *,
+        random: Random,
+        settings: ClientSettings = DEFAULT_SETTINGS,
+        timeout_ms: float | None = None,
     ) -> Cluster:
-        """Knows the brokers when it returns; CannotConnectError at once if no address answers."""
+        """Knows the brokers when it returns; CannotConnectError at once if no address answers.
+
+        With a timeout, all addresses are tried again until it is over; then DeadlineError.
+        """
         cluster = cls(bootstrap, random=random, settings=settings)
         try:
-            await cluster._learn([])
+            if timeout_ms is None:
+                await cluster._learn([])
+            else:
+                await cluster.retrying(lambda: cluster._learn([]), "bootstrap", topics=None, timeout_ms=timeout_ms)
         except BaseException:
             cluster.close()
             raise
@@ -93,19 +105,24 @@ class Cluster:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}", "not among the live brokers")
         return await self._connection_to(node.address)
 
+    @property
+    def known_addresses(self) -> list[Address]:
+        """Of the brokers that metadata names, then of those that it named before."""
+        return [*self.metadata.addresses, *self._former]
+
     async def _any_connection(self, *, elsewhere: bool) -> tuple[Address, Connection]:
         """To some broker: an open one if there is one, else a known one, else a bootstrap address.
 
-        `elsewhere`: the one that was asked longest ago, open or not. What does not answer is passed over; the last
-        failure is raised if nothing does.
+        `elsewhere`: the one that was asked longest ago, open or not. What does not answer is passed over, and the
+        addresses of former brokers come last: all brokers that metadata named may be away, and those back that were
+        away then. The last failure is raised if nothing answers.
         """
-        known = [node.address for node in self.metadata.brokers.values()]
-        addresses = _shuffled(known, self.random) + _shuffled(self._bootstrap, self.random)
+        addresses = _shuffled(self.metadata.addresses, self.random) + _shuffled(self._bootstrap, self.random)
         addresses.sort(key=self._last_asked)
         if not elsewhere:
             addresses.sort(key=lambda address: not self._is_open(address))
         failures: list[CannotConnectError | ConnectionClosedError] = []
-        for address in dict.fromkeys(addresses):
+        for address in dict.fromkeys([*addresses, *self._former]):
             try:
                 return address, await self._connection_to(address)
             except ConnectionClosedError as failure:
@@ -311,7 +328,9 @@ class Cluster:
         )
         response: MetadataResponse = await self._call_any(request, versions=Versions(4, 13), elsewhere=elsewhere)
         check(response.error_code, "metadata")
+        before = self.metadata.addresses
         self.metadata.apply(response, of_all_topics=topics is None)
+        self._former.learnt(before, self.metadata.addresses)
 
 
 def _shuffled(addresses: Sequence[Address], random: Random) -> list[Address]:

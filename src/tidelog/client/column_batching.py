@@ -15,11 +15,23 @@ from tidelog.types import TopicPartition
 _LEAST_CAPACITY_BYTES = 64 * 1024
 
 
+class _Open:
+    """A batch that still takes rows, since when, and what sends it if no more come."""
+
+    __slots__ = ("limit_bytes", "since_s", "timer", "writer")
+
+    def __init__(self, limit_bytes: int, since_s: float, timer: asyncio.TimerHandle) -> None:
+        self.writer = RecordWriter(capacity_bytes=min(limit_bytes, _LEAST_CAPACITY_BYTES))
+        self.limit_bytes = limit_bytes
+        self.since_s = since_s
+        self.timer = timer
+
+
 class ColumnBatcher:
-    """Hands full batches to the producer; the rest goes with `flush`. There is no linger: rows come in bulk.
+    """Hands batches to the producer when they are full or have lingered; the rest goes with `flush`.
 
     Always: the rows of a partition are written in the order they were added. The first batch that was given up is
-    what `room` and `flush` raise, and nothing is sent after it.
+    what `room` and `flush` raise, without waiting for others, and nothing is sent after it.
     """
 
     def __init__(self, producer: Producer, settings: BatchingSettings = DEFAULT_BATCHING) -> None:
@@ -27,43 +39,64 @@ class ColumnBatcher:
         self._producer = producer
         self._settings = settings
         self._facts = BatchFacts(codec=settings.compression)
-        self._open: dict[TopicPartition, RecordWriter] = {}
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[TopicPartition, _Open] = {}
         self._failure: BaseException | None = None
+        self._waiting: asyncio.Task[None] | None = None
 
     def add(self, partition: TopicPartition, columns: ColumnBuffers) -> None:
         """All rows, to one partition. ValueError if a row cannot be written."""
         source = ColumnSource(columns)
         row = 0
         while row < columns.row_count:
-            writer = self._open.get(partition)
-            if writer is None:
-                capacity_bytes = min(self._settings.batch_size, _LEAST_CAPACITY_BYTES)
-                writer = self._open[partition] = RecordWriter(capacity_bytes=capacity_bytes)
-            row = writer.append_rows(source, row, self._settings.batch_size)
-            if row < columns.row_count or writer.size_bytes >= self._settings.batch_size:
-                self._send(partition, self._open.pop(partition))
+            batch = self._open.get(partition) or self._begin(partition)
+            row = batch.writer.append_rows(source, row, batch.limit_bytes)
+            if row < columns.row_count or batch.writer.size_bytes >= batch.limit_bytes:
+                self._send(partition)
         self.record_count += columns.row_count
 
     async def room(self) -> None:
         """Wait while too much is on its way."""
-        await self._producer.room(self._settings.buffer_memory)
-        self._check()
+        await self._wait(self._settings.buffer_memory)
 
     async def flush(self) -> None:
         """Send all that is open, and wait until all is written."""
-        for partition, writer in self._open.items():
-            self._send(partition, writer)
-        self._open.clear()
-        await self._producer.flush()
-        self._check()
+        for partition in list(self._open):
+            self._send(partition)
+        await self._wait(1)
 
-    def _check(self) -> None:
+    async def _wait(self, below_bytes: int) -> None:
+        """Until less than that is on its way, or until a batch is given up."""
+        if self._failure is None and self._producer.outstanding_bytes >= below_bytes:
+            self._waiting = self._loop.create_task(self._producer.room(below_bytes))
+            try:
+                await self._waiting
+            except asyncio.CancelledError:
+                if self._failure is None:
+                    raise
+            finally:
+                self._waiting = None
         if self._failure is not None:
             raise self._failure
 
-    def _send(self, partition: TopicPartition, writer: RecordWriter) -> None:
+    def _begin(self, partition: TopicPartition) -> _Open:
+        limit_bytes = self._producer.limits.batch_bytes(partition.topic, self._settings.batch_size)
+        now_s = self._loop.time()
+        timer = self._loop.call_at(now_s + self._settings.linger_ms / 1000, self._send, partition)
+        batch = self._open[partition] = _Open(limit_bytes, now_s, timer)
+        return batch
+
+    def _send(self, partition: TopicPartition) -> None:
+        batch = self._open.pop(partition)
+        batch.timer.cancel()
         if self._failure is None:
-            self._producer.send(partition, finish_batch(writer, self._facts)).add_done_callback(self._sent)
+            data = finish_batch(batch.writer, self._facts)
+            self._producer.send(partition, data, batch.since_s).add_done_callback(self._sent)
 
     def _sent(self, done: asyncio.Future[Produced]) -> None:
-        self._failure = self._failure or done.exception()
+        failure = done.exception()
+        if failure is None or self._failure is not None:
+            return
+        self._failure = failure
+        if self._waiting is not None:
+            self._waiting.cancel()

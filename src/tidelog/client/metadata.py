@@ -90,6 +90,11 @@ class ClusterMetadata:
             },
         )
 
+    @property
+    def addresses(self) -> list[Address]:
+        """Of all brokers."""
+        return [node.address for node in self.brokers.values()]
+
     def partition(self, partition: TopicPartition) -> PartitionMetadata | None:
         topic = self.topics.get(partition.topic)
         return None if topic is None else topic.partitions.get(partition.partition)

@@ -1,21 +1,22 @@
 """Writing encoded batches: to the leaders, pipelined, tried again without writing anything twice.
 
 `sequences` decides what may be sent when; this is the shell around it. One task per broker sends; one request takes
-the next batch of every partition that is ready there.
+the next batch of every partition that is ready there. A batch that is too large for its topic is split (`sending`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, check
-from tidelog.client.sequences import MAX_IN_FLIGHT, OutBatch, PartitionQueue
+from tidelog.client.refused_batches import TOO_LARGE, in_doubt, refusal
+from tidelog.client.sending import Produced, Sending, SizeLimits
+from tidelog.client.sequences import MAX_IN_FLIGHT, PartitionQueue
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import Connection, ConnectionClosedError
-from tidelog.types import NO_TIMESTAMP, BrokerId, Epoch, Offset, ProducerId, TopicPartition
+from tidelog.types import BrokerId, Epoch, ProducerId, TopicPartition
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -27,6 +28,8 @@ from tidelog.wire.messages.transactions import InitProducerIdRequest, InitProduc
 from tidelog.wire.uuids import ZERO_UUID
 from tidelog.wire.versions import Versions
 
+__all__ = ["ALL", "DEFAULT_DELIVERY_TIMEOUT_MS", "DEFAULT_MAX_REQUEST_BYTES", "Produced", "Producer"]
+
 ALL = -1
 """acks: all replicas in sync."""
 
@@ -35,27 +38,6 @@ DEFAULT_MAX_REQUEST_BYTES = 1024 * 1024
 PRODUCE = 0
 _BY_NAME = Versions(3, 12)
 _BY_ID = Versions(3, 13)
-_RECORD_ERRORS_TOLD = 3
-"""How many of the records that a broker refuses are named in an error."""
-
-
-class Produced(NamedTuple):
-    """Where a batch is: the offset of its first record, -1 if the broker did not say (acks=0, or a late duplicate)."""
-
-    partition: TopicPartition
-    base_offset: Offset
-    timestamp: int = NO_TIMESTAMP
-    """When the broker took it, where that is the timestamp of its records; else -1."""
-
-
-class _Sending(OutBatch):
-    __slots__ = ("expired", "future", "timer")
-
-    def __init__(self, data: memoryview, future: asyncio.Future[Produced]) -> None:
-        super().__init__(data)
-        self.future = future
-        self.timer: asyncio.TimerHandle | None = None
-        self.expired = False
 
 
 class _Link:
@@ -68,14 +50,14 @@ class _Link:
         self.task: asyncio.Task[None] | None = None
 
 
-_Sent = list[tuple[PartitionQueue, _Sending]]
+_Sent = list[tuple[PartitionQueue, Sending]]
 
 
 class Producer:
     """Takes batches as `records.build` makes them, and writes each once.
 
-    Always: the batches of a partition are written in the order of `send`. With acks=all (the default) a batch is
-    written once, however often answers were lost; with less, a retry may write it again.
+    Always: with acks=all (the default) the batches of a partition are written in the order of `send`, each once,
+    however often answers were lost; with less, a retry may write one again, or behind later ones.
     """
 
     def __init__(
@@ -88,6 +70,8 @@ class Producer:
     ) -> None:
         self.outstanding_bytes = 0
         """Of batches that are neither written nor given up."""
+        self.limits = SizeLimits()
+        """What brokers refused as too large: those who make batches make them smaller from then on."""
         self._cluster = cluster
         self._acks = acks
         self._delivery_timeout_ms = delivery_timeout_ms
@@ -103,21 +87,31 @@ class Producer:
         self._identity_lock = asyncio.Lock()
         self._closed = False
 
-    def send(self, partition: TopicPartition, batch: memoryview) -> asyncio.Future[Produced]:
-        """The batch is this producer's from now on: its producer fields and its CRC are written into it."""
+    def send(
+        self, partition: TopicPartition, batch: memoryview, since_s: float | None = None
+    ) -> asyncio.Future[Produced]:
+        """The batch is this producer's from now on: its producer fields and its CRC are written into it.
+
+        delivery.timeout.ms counts from `since_s` on the loop's clock, when the first record was handed over; else from
+        now on. If the batch is split, the future is done when all pieces are written or given up.
+        """
         future: asyncio.Future[Produced] = self._loop.create_future()
         if self._closed:
             future.set_exception(ConnectionClosedError("the producer is closed"))
             return future
-        sending = _Sending(batch, future)
+        began_s = self._loop.time() if since_s is None else since_s
+        sending = Sending(batch, future, began_s + self._delivery_timeout_ms / 1000)
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = PartitionQueue(partition, idempotent=self._acks == ALL)
-        sending.timer = self._loop.call_later(self._delivery_timeout_ms / 1000, self._expire, queue, sending)
-        self.outstanding_bytes += len(batch)
+        self._accept(queue, sending)
         queue.add(sending)
         self._route(queue)
         return future
+
+    def _accept(self, queue: PartitionQueue, sending: Sending) -> None:
+        sending.timer = self._loop.call_at(sending.deadline_s, self._expire, queue, sending)
+        self.outstanding_bytes += len(sending.data)
 
     async def room(self, below_bytes: int) -> None:
         """Wait until less than that is outstanding."""
@@ -139,7 +133,7 @@ class Producer:
                 task.cancel()
         for queue in self._queues.values():
             for batch in [*queue.in_flight, *queue.waiting]:
-                assert isinstance(batch, _Sending)
+                assert isinstance(batch, Sending)
                 self._end(batch, None, ConnectionClosedError("the producer was closed before the batch was written"))
 
     # Sending
@@ -216,12 +210,13 @@ class Producer:
             if not queue.sendable or self._cluster.metadata.leader(queue.partition) != broker:
                 self._route(queue)
                 continue
+            self._split_unsent(queue)
             size_bytes += len(queue.waiting[0].data)
             if queue.needs_producer_id or (sent and size_bytes > self._max_request_bytes):
                 link.ready[queue.partition] = queue
                 continue
             batch = queue.take()
-            assert isinstance(batch, _Sending)
+            assert isinstance(batch, Sending)
             sent.append((queue, batch))
             self._route(queue)
         return sent
@@ -262,34 +257,83 @@ class Producer:
         for queue, batch in sent:
             self._take_outcome(queue, batch, found.get(queue.partition))
 
-    def _take_outcome(self, queue: PartitionQueue, batch: _Sending, outcome: PartitionProduceResponse | None) -> None:
-        about = f"produce to {queue.partition}"
+    def _take_outcome(self, queue: PartitionQueue, batch: Sending, outcome: PartitionProduceResponse | None) -> None:
         if outcome is None:
+            about = f"produce to {queue.partition}"
             failure = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, about, "the answer does not mention it")
             self._not_written(queue, batch, failure.code, failure)
             return
         code = error_code(outcome.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            self._written(queue, batch, Produced(queue.partition, outcome.base_offset, outcome.log_append_time_ms))
+            base_offset = outcome.base_offset
+            last_offset = base_offset + batch.record_count - 1 if base_offset >= 0 else -1
+            self._written(queue, batch, Produced(queue.partition, base_offset, outcome.log_append_time_ms, last_offset))
             return
         leader = outcome.current_leader
         self._cluster.metadata.led_elsewhere(queue.partition, leader.leader_id, leader.leader_epoch)
-        self._not_written(queue, batch, code, BrokerError(code, about, _said(outcome)))
+        self._not_written(queue, batch, code, refusal(outcome, queue.partition, batch))
 
-    def _written(self, queue: PartitionQueue, batch: _Sending, produced: Produced) -> None:
+    def _written(self, queue: PartitionQueue, batch: Sending, produced: Produced) -> None:
         queue.acknowledged(batch)
         self._end(batch, produced, None)
         self._route(queue)
 
-    def _not_written(self, queue: PartitionQueue, batch: _Sending, code: ErrorCode, failure: BaseException) -> None:
+    def _not_written(self, queue: PartitionQueue, batch: Sending, code: ErrorCode, failure: BaseException) -> None:
         out_of_sequence = code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+        if code in TOO_LARGE:
+            self.limits.refused(queue.partition.topic, len(batch.data))
+            if not batch.expired and self._split(queue, batch):
+                self._route(queue)
+                return
+        if queue.may_be_written(batch, code):
+            self._give_up_whole(queue, batch, in_doubt(code, queue.partition))
+            return
         if batch.expired or not (code.retriable or out_of_sequence):
             queue.given_up(batch)
             self._end(batch, None, self._overdue(queue, failure) if batch.expired else failure)
             self._route(queue)
+            return
+        queue.came_back(batch, code)
+        if out_of_sequence and queue.begins_unsent:
+            self._route(queue)  # it was sent behind a batch that was split: there is nothing to wait for
         else:
-            queue.came_back(batch, code)
             self._rest(queue, stale=code in STALE_METADATA)
+
+    # Batches that are too large
+
+    def _split(self, queue: PartitionQueue, batch: Sending) -> bool:
+        """Halves take its place. False if it cannot be split, as a single record cannot."""
+        try:
+            pieces, uncompressed_bytes = batch.split()
+        except (TidelogError, ValueError):
+            return False
+        self.limits.was_split(queue.partition.topic, uncompressed_bytes)
+        queue.split(batch, pieces)
+        for piece in pieces:
+            self._accept(queue, piece)
+        self._forget(batch)
+        return True
+
+    def _give_up_whole(self, queue: PartitionQueue, batch: Sending, failure: BaseException) -> None:
+        """With all pieces that have not left: they would begin a new epoch, in which they could be written twice."""
+        queue.given_up(batch)
+        self._end(batch, None, failure)
+        for piece in list(queue.waiting):
+            assert isinstance(piece, Sending)
+            if piece.whole is batch.whole:
+                queue.given_up(piece)
+                self._end(piece, None, failure)
+        self._route(queue)
+
+    def _split_unsent(self, queue: PartitionQueue) -> None:
+        """What was never sent is not sent to be refused, if one of its size was refused before."""
+        while True:
+            batch = queue.waiting[0]
+            assert isinstance(batch, Sending)
+            if batch.attempts or not self.limits.refuse(queue.partition.topic, len(batch.data)):
+                return
+            if not self._split(queue, batch):
+                return
 
     def _unreachable(self, link: _Link, failure: TidelogError) -> None:
         """No connection or no producer id: the queues wait, or, if waiting does not help, their batches fail."""
@@ -299,18 +343,18 @@ class Producer:
                 self._rest(queue, stale=True)
                 continue
             for batch in list(queue.waiting):
-                assert isinstance(batch, _Sending)
+                assert isinstance(batch, Sending)
                 queue.given_up(batch)
                 self._end(batch, None, failure)
 
-    def _end(self, batch: _Sending, produced: Produced | None, failure: BaseException | None) -> None:
+    def _end(self, batch: Sending, produced: Produced | None, failure: BaseException | None) -> None:
+        batch.end(produced, failure)
+        self._forget(batch)
+
+    def _forget(self, batch: Sending) -> None:
+        """It needs no time and no room any more."""
         if batch.timer is not None:
             batch.timer.cancel()
-        if not batch.future.done():
-            if produced is not None:
-                batch.future.set_result(produced)
-            else:
-                batch.future.set_exception(failure or AssertionError("a batch ends written or with a failure"))
         self.outstanding_bytes -= len(batch.data)
         waiters, self._room_waiters = self._room_waiters, []
         for below_bytes, waiter in waiters:
@@ -321,7 +365,7 @@ class Producer:
             else:
                 self._room_waiters.append((below_bytes, waiter))
 
-    def _expire(self, queue: PartitionQueue, batch: _Sending) -> None:
+    def _expire(self, queue: PartitionQueue, batch: Sending) -> None:
         """A batch on its way may yet be written: its answer, or the end of its connection, decides."""
         batch.expired = True
         if batch not in queue.in_flight:
@@ -330,7 +374,9 @@ class Producer:
 
     def _overdue(self, queue: PartitionQueue, failure: BaseException | None) -> DeadlineError:
         last = f"; last: {failure}" if failure is not None else ""
-        return DeadlineError(f"produce to {queue.partition}: gave up after {self._delivery_timeout_ms} ms{last}")
+        return DeadlineError(
+            f"produce to {queue.partition}: gave up after {self._delivery_timeout_ms} ms (delivery.timeout.ms){last}"
+        )
 
     # Waiting for better times
 
@@ -360,16 +406,3 @@ class Producer:
             for queue in rested.values():
                 self._route(queue)
         self._recovery = None
-
-
-def _said(outcome: PartitionProduceResponse) -> str:
-    """Why the broker refuses the batch, and the first of the records that it names."""
-    errors = outcome.record_errors
-    said = [outcome.error_message or ""]
-    said += [
-        f"record {error.batch_index}: {error.batch_index_error_message or 'refused'}"
-        for error in errors[:_RECORD_ERRORS_TOLD]
-    ]
-    if len(errors) > _RECORD_ERRORS_TOLD:
-        said.append(f"and {len(errors) - _RECORD_ERRORS_TOLD} more records")
-    return "; ".join(text for text in said if text)

@@ -6,12 +6,17 @@ new epoch, for the broker would refuse them behind a gap.
 
 Kafka takes any sequence of a producer that a partition does not know. If it refuses the first batch and takes the
 second, the first can only follow behind it. So the first batch of a producer id goes alone.
+
+A batch that is refused for its size is split. It was not written, so its pieces share out its sequences, and the
+batches behind it keep theirs.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
+from itertools import chain
 
 from tidelog.errors import ErrorCode
 from tidelog.records.header import read_header, seal
@@ -30,7 +35,7 @@ _NOT_IN_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PR
 class OutBatch:
     """An encoded batch that is to be written. `index` is its place among all batches of its queue."""
 
-    __slots__ = ("attempts", "data", "epoch", "index", "producer_id", "record_count", "sequence")
+    __slots__ = ("attempts", "data", "epoch", "index", "is_doubtful", "producer_id", "record_count", "sequence")
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -40,6 +45,8 @@ class OutBatch:
         self.epoch: Epoch = NO_EPOCH
         self.sequence = NO_SEQUENCE
         self.attempts = 0
+        self.is_doubtful = False
+        """A piece of a batch that had been sent before it was refused: what became of that attempt is not known."""
 
 
 class PartitionQueue:
@@ -136,6 +143,42 @@ class PartitionQueue:
             if self._new_epoch_after is None or batch.index < self._new_epoch_after:
                 self._new_epoch_after = batch.index
 
+    def split(self, batch: OutBatch, pieces: Sequence[OutBatch]) -> None:
+        """The pieces take the place of a batch that was not written, in order, and its sequences if it has some."""
+        place = sum(1 for other in self.waiting if other.index < batch.index)
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+            self._settling = True
+        else:
+            self.waiting.remove(batch)
+        self._make_room(batch.index, len(pieces) - 1)
+        sequence = batch.sequence
+        for number, piece in enumerate(pieces):
+            piece.index = batch.index + number
+            piece.is_doubtful = batch.is_doubtful or batch.attempts > 1
+            if sequence != NO_SEQUENCE:
+                self._stamp(piece, batch.producer_id, batch.epoch, sequence)
+                sequence = (sequence + piece.record_count) & _SEQUENCE_MASK
+            self.waiting.insert(place + number, piece)
+
+    def may_be_written(self, batch: OutBatch, code: ErrorCode) -> bool:
+        """A doubtful piece is out of sequence: its whole is in the log, or the broker has forgotten this producer."""
+        return batch.is_doubtful and code in _NOT_IN_SEQUENCE and not self._behind_another(batch)
+
+    @property
+    def begins_unsent(self) -> bool:
+        """What leaves next was never sent. If batches that were sent wait behind it, it is a piece."""
+        return bool(self.waiting) and not self.waiting[0].attempts
+
+    def _make_room(self, index: int, count: int) -> None:
+        """Move what comes after this index back by so many places."""
+        for other in chain(self.waiting, self.in_flight):
+            if other.index > index:
+                other.index += count
+        if self._new_epoch_after is not None and self._new_epoch_after >= index:
+            self._new_epoch_after += count
+        self._next_index += count
+
     def _behind_another(self, batch: OutBatch) -> bool:
         oldest_waiting = self.waiting[0].index if self.waiting else batch.index
         oldest_in_flight = self.in_flight[0].index if self.in_flight else batch.index
@@ -153,7 +196,10 @@ class PartitionQueue:
             batch.sequence = NO_SEQUENCE
 
     def _number(self, batch: OutBatch) -> None:
-        batch.producer_id, batch.epoch, batch.sequence = self._producer_id, self._epoch, self._next_sequence
+        self._stamp(batch, self._producer_id, self._epoch, self._next_sequence)
         self._next_sequence = (self._next_sequence + batch.record_count) & _SEQUENCE_MASK
-        _PRODUCER.pack_into(batch.data, _PRODUCER_AT, batch.producer_id, batch.epoch, batch.sequence)
+
+    def _stamp(self, batch: OutBatch, producer_id: ProducerId, epoch: Epoch, sequence: int) -> None:
+        batch.producer_id, batch.epoch, batch.sequence = producer_id, epoch, sequence
+        _PRODUCER.pack_into(batch.data, _PRODUCER_AT, producer_id, epoch, sequence)
         seal(batch.data)

@@ -30,6 +30,18 @@ class Listener(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines may reach it, and nothing asks them who they are."""
+        return self.protocol == "PLAINTEXT" and not _is_loopback(self.host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"  # an empty host is every interface, another name may be any address
+
 
 @dataclass(frozen=True, slots=True)
 class Listeners:

@@ -102,7 +102,11 @@ SETTINGS = (
         1000,
         "Completed produce requests after which the purgatory is swept.",
     ),
-    long("queued.max.request.bytes", -1, "Most bytes of requests that wait; -1 for no limit."),
+    long(
+        "queued.max.request.bytes",
+        0,
+        "Most bytes of requests that are being read or wait; 0 for an eighth of the memory, -1 for no limit.",
+    ),
     int_(
         "queued.max.requests",
         500,

@@ -16,26 +16,32 @@ SERVED = frozenset(
     group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size group.min.session.timeout.ms
     inter.broker.listener.name leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
     listener.security.protocol.map listeners log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
-    log.cleaner.delete.retention.ms log.cleaner.enable log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
-    log.cleaner.min.compaction.lag.ms log.cleanup.policy log.dir log.dirs log.flush.interval.messages
-    log.flush.interval.ms log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
-    log.index.interval.bytes log.index.size.max.bytes log.message.timestamp.after.max.ms
-    log.message.timestamp.before.max.ms log.message.timestamp.difference.max.ms log.message.timestamp.type
-    log.retention.bytes log.retention.check.interval.ms log.retention.hours log.retention.minutes log.retention.ms
-    log.roll.hours log.roll.jitter.hours log.roll.jitter.ms log.roll.ms log.segment.bytes log.segment.delete.delay.ms
-    max.connections max.connections.per.ip max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
-    max.request.partition.size.limit message.max.bytes min.insync.replicas node.id num.io.threads num.network.threads
-    num.partitions num.replica.fetchers offset.metadata.max.bytes offsets.commit.timeout.ms offsets.load.buffer.size
+    log.cleaner.delete.retention.ms log.cleaner.enable log.cleaner.max.compaction.lag.ms
+    log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleanup.policy log.dir log.dirs
+    log.flush.interval.messages log.flush.interval.ms log.flush.offset.checkpoint.interval.ms
+    log.flush.scheduler.interval.ms log.index.interval.bytes log.index.size.max.bytes
+    log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms log.message.timestamp.difference.max.ms
+    log.message.timestamp.type log.retention.bytes log.retention.check.interval.ms log.retention.hours
+    log.retention.minutes log.retention.ms log.roll.hours log.roll.jitter.hours log.roll.jitter.ms log.roll.ms
+    log.segment.bytes log.segment.delete.delay.ms max.connections max.connections.per.ip
+    max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots max.request.partition.size.limit
+    message.max.bytes min.insync.replicas node.id num.io.threads num.network.threads num.partitions
+    num.replica.fetchers offset.metadata.max.bytes offsets.commit.timeout.ms offsets.load.buffer.size
     offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
     offsets.topic.num.partitions offsets.topic.replication.factor offsets.topic.segment.bytes
-    producer.id.expiration.check.interval.ms producer.id.expiration.ms queued.max.requests replica.fetch.backoff.ms
-    replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-    replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms replica.socket.timeout.ms request.timeout.ms
-    security.inter.broker.protocol socket.listen.backlog.size socket.request.max.bytes tidelog.coordination
-    tidelog.coordination.dir tidelog.metrics.host tidelog.metrics.port transaction.state.log.min.isr
-    transaction.state.log.num.partitions transaction.state.log.replication.factor transaction.state.log.segment.bytes
-    unclean.leader.election.enable zookeeper.connect zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests
-    zookeeper.session.timeout.ms
+    producer.id.expiration.check.interval.ms producer.id.expiration.ms queued.max.request.bytes queued.max.requests
+    replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
+    replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
+    replica.socket.timeout.ms request.timeout.ms security.inter.broker.protocol socket.listen.backlog.size
+    socket.request.max.bytes tidelog.batch.max.expansion.ratio tidelog.batch.max.uncompressed.bytes
+    tidelog.broker.groups.max tidelog.broker.offset.metadata.max.bytes tidelog.broker.offsets.max
+    tidelog.broker.pending.members.max tidelog.broker.producer.ids.max tidelog.connections.replaceable.idle.ms
+    tidelog.coordination tidelog.coordination.dir tidelog.fetch.session.partitions.max
+    tidelog.group.pending.members.max tidelog.metrics.host tidelog.metrics.port tidelog.partition.producer.ids.max
+    tidelog.request.max.elements tidelog.request.read.timeout.ms transaction.state.log.min.isr
+    transaction.state.log.num.partitions transaction.state.log.replication.factor
+    transaction.state.log.segment.bytes unclean.leader.election.enable zookeeper.connect
+    zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
 """Broker settings that something reads. tests/unit/test_config_support.py holds this list to the code: a name without

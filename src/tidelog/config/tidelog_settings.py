@@ -7,8 +7,32 @@ from tidelog.config.validators import NonEmpty, at_least, between, one_of
 from tidelog.config.values import MAX_LONG
 
 OWN = "tidelog"
+MAX_ELEMENTS = 100_000
 
 SETTINGS = (
+    int_(
+        "tidelog.batch.max.expansion.ratio",
+        1000,
+        "To how many times its size a compressed batch may decompress; up to max.message.bytes it always may.",
+        CLUSTER_WIDE,
+        at_least(1),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.batch.max.uncompressed.bytes",
+        64 * 1024 * 1024,
+        "To how many bytes a compressed batch may decompress; up to max.message.bytes it always may.",
+        CLUSTER_WIDE,
+        between(1024 * 1024, 256 * 1024 * 1024),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.connections.replaceable.idle.ms",
+        10_000,
+        "A client that was idle this long makes room for another when clients have all the open files they may have.",
+        at_least(0),
+        release=OWN,
+    ),
     string(
         "tidelog.coordination",
         "embedded",
@@ -25,12 +49,82 @@ SETTINGS = (
         NonEmpty(),
         release=OWN,
     ),
+    int_(
+        "tidelog.partition.producer.ids.max",
+        20_000,
+        "Most producer ids that a partition remembers. If none was silent for 5 minutes, new ones have to wait.",
+        at_least(1),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.broker.producer.ids.max",
+        200_000,
+        "Most producer ids that the partitions of a broker remember together before new ones have to wait.",
+        at_least(1),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.broker.groups.max",
+        100_000,
+        "Most groups that a broker coordinates. A request that would make one more hears COORDINATOR_NOT_AVAILABLE.",
+        at_least(1),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.broker.pending.members.max",
+        50_000,
+        "Most member ids that a broker has given out and that nobody has joined with yet.",
+        at_least(1),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.group.pending.members.max",
+        10_000,
+        "Most member ids of one group that were given out and that nobody has joined with yet.",
+        at_least(1),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.broker.offsets.max",
+        1_000_000,
+        "Most committed offsets that a broker keeps. One more is refused with INVALID_COMMIT_OFFSET_SIZE.",
+        at_least(1),
+        release=OWN,
+    ),
+    long(
+        "tidelog.broker.offset.metadata.max.bytes",
+        64 << 20,
+        "Most bytes of metadata that a broker keeps with committed offsets; more are INVALID_COMMIT_OFFSET_SIZE.",
+        at_least(0),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.fetch.session.partitions.max",
+        500_000,
+        "Most partitions in the fetch sessions of all clients of a broker. Who would add more gets no session.",
+        at_least(0),
+        release=OWN,
+    ),
     string("tidelog.metrics.host", "127.0.0.1", "Address of the HTTP port for metrics.", NonEmpty(), release=OWN),
     int_(
         "tidelog.metrics.port",
         -1,
         "HTTP port on which Prometheus reads metrics: -1 for none, 0 for any free one.",
         between(-1, 65535),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.request.max.elements",
+        MAX_ELEMENTS,
+        "Most elements of arrays and tagged fields in one request, all of them together.",
+        at_least(1_000),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.request.read.timeout.ms",
+        30_000,
+        "A request of which no MiB more came in this time, nor its end, has its connection closed; -1 for never.",
+        at_least(-1),
         release=OWN,
     ),
 )

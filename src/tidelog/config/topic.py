@@ -57,6 +57,10 @@ class TopicConfig:
     unclean_leader_election_enable: bool
     producer_id_expiration_ms: int
     """Of the broker, the same for all topics; here because each log keeps its producers."""
+    producer_ids_max: int
+    batch_max_uncompressed_bytes: int
+    batch_max_expansion_ratio: int
+    """These two too are the broker's; here because they are part of what a topic takes."""
 
     def __getitem__(self, name: str) -> Any:
         """By Kafka's name: `config["retention.ms"]`."""
@@ -93,7 +97,13 @@ def topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
     for name in NAMES:
         value = _override(name, overrides)
         values[name.replace(".", "_")] = broker_value(broker, name) if value is None else value
-    return TopicConfig(**values, producer_id_expiration_ms=broker["producer.id.expiration.ms"])
+    return TopicConfig(
+        **values,
+        producer_id_expiration_ms=broker["producer.id.expiration.ms"],
+        producer_ids_max=broker["tidelog.partition.producer.ids.max"],
+        batch_max_uncompressed_bytes=broker["tidelog.batch.max.uncompressed.bytes"],
+        batch_max_expansion_ratio=broker["tidelog.batch.max.expansion.ratio"],
+    )
 
 
 def _override(name: str, overrides: Mapping[str, str]) -> Value:

@@ -20,6 +20,7 @@ from tidelog.controller.events import (
     LeaderAndIsrAnswered,
     LogDirFailed,
     LogEndsTold,
+    LogEndsUntold,
     Outcome,
     ReassignmentAsked,
     RemoveTopic,
@@ -82,6 +83,7 @@ class Controller:
             ElectionRulesChanged: self._election_rules_changed,
             LeaderAndIsrAnswered: self._leader_and_isr_answered,
             LogEndsTold: self._log_ends_told,
+            LogEndsUntold: self._log_ends_untold,
             ReplicasPutOff: self._replicas_put_off,
             StopReplicaAnswered: self._stop_replica_answered,
         }
@@ -125,7 +127,7 @@ class Controller:
             return
         self.image.brokers = dict(living)
         for broker in (*born, *dead):
-            self.image.forget_log_ends_of(broker)
+            self.image.log_ends.forget_broker(broker)
             self.image.confirmed.pop(broker, None)
         # A replica on a failed log directory stays offline in the broker's next life, until an answer says otherwise.
         self._turn.batch.brokers_changed()
@@ -208,17 +210,33 @@ class Controller:
             end_if_in_sync(self._turn, partition)  # a move may have waited for this answer
 
     def _log_ends_told(self, event: LogEndsTold) -> None:
-        """A replica that could not tell is asked again."""
+        """A replica that could not tell, or was asked before something changed, is asked again."""
         if not self._is_current(event.broker, event.broker_epoch):
             return
         for partition, end in event.log_ends.items():
-            topic, state = self.image.topics.get(partition.topic), self.image.state(partition)
-            self.image.asked_for_log_ends.discard((partition, event.broker))
-            if topic is None or topic.name in self.image.deleting or state is None or state.leader != NO_LEADER:
+            self.image.log_ends.answered(partition, event.broker)
+            topic = self._waiting_for_a_leader(partition)
+            if topic is None:
                 continue
-            if end is not None:
-                self.image.log_ends.setdefault(partition, {})[event.broker] = end
+            is_news = topic.states[partition.partition].leader_epoch == event.asked_in[partition]
+            if end is not None and is_news:
+                self.image.log_ends.told(partition, event.broker, end)
             self._turn.settle_partition(topic, partition)
+
+    def _log_ends_untold(self, event: LogEndsUntold) -> None:
+        if not self._is_current(event.broker, event.broker_epoch):
+            return
+        for partition, asked_in in event.asked_in.items():
+            topic = self._waiting_for_a_leader(partition)
+            if topic is not None and topic.states[partition.partition].leader_epoch == asked_in:
+                self.image.log_ends.give_up(partition, event.broker)
+                self._turn.settle_partition(topic, partition)
+
+    def _waiting_for_a_leader(self, partition: TopicPartition) -> Topic | None:
+        """The topic of a partition that stays and has no leader."""
+        topic, state = self.image.topics.get(partition.topic), self.image.state(partition)
+        is_waiting = state is not None and state.leader == NO_LEADER
+        return topic if topic is not None and topic.name not in self.image.deleting and is_waiting else None
 
     def _replicas_put_off(self, event: ReplicasPutOff) -> None:
         if not self._is_current(event.broker, event.broker_epoch):

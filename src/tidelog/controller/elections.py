@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidelog.controller.image import NO_LEADER, LogEnd, PartitionState
+from tidelog.controller.image import NO_LEADER, PartitionState
+from tidelog.controller.log_ends import LogEnd
 from tidelog.types import BrokerId
 
 _SOMETHING = LogEnd(0, 1)
@@ -27,6 +28,14 @@ class Election(NamedTuple):
     """Replicas that have to tell where their logs end before one of them can be elected."""
 
 
+class _Fullness(NamedTuple):
+    """What a replica may bring into an election. The greatest leads, but see `Candidates.fullest`."""
+
+    kind: int
+    is_member: bool
+    end: LogEnd
+
+
 class Candidates(NamedTuple):
     """What the controller knows of a partition's replicas."""
 
@@ -38,6 +47,8 @@ class Candidates(NamedTuple):
     """Where the logs end of those replicas that have answered."""
     is_surely_there: Callable[[BrokerId], bool] = lambda member: True
     """Whether this member is known not to be in a log directory that failed."""
+    cannot_tell: Callable[[BrokerId], bool] = lambda replica: False
+    """Whether this replica was asked for long and could not tell where its log ends."""
 
     def is_intact(self, member: BrokerId) -> bool:
         return self.is_online(member) and not self.has_lost(member)
@@ -50,19 +61,25 @@ class Candidates(NamedTuple):
         """All of them have told that they have no record at all, as after the loss of their log directories."""
         return all(self.log_ends.get(member, _SOMETHING).offset <= 0 for member in members)
 
-    def fullest(self, among: Sequence[BrokerId], preferred: Sequence[BrokerId]) -> BrokerId:
-        """The one with the greatest (last epoch, log end); of equals a preferred one, and of those the first.
+    def fullest(self, among: Sequence[BrokerId], members: Sequence[BrokerId]) -> BrokerId:
+        """The member with the greatest (last epoch, log end), if one has records; of equals the first.
 
-        One that has not told may have anything, so it comes before those that have told that they have nothing.
+        Another replica may have led in between, and have a later epoch without what was committed. Only if it ends
+        further in the same epoch it has all that the member has, and more: members may have new disks. One that has
+        not told may have anything, so it comes before those that have told that they have nothing; one that cannot
+        tell comes last.
         """
-        most = max(map(self._fullness, among))
-        equals = [broker for broker in among if self._fullness(broker) == most]
-        return self.first([broker for broker in equals if broker in preferred] or equals)
+        fullness = {broker: self._fullness(broker, broker in members) for broker in among}
+        most = max(fullness.values())
+        if most.kind == _WITH_RECORDS:
+            same_epoch = [other for other in fullness.values() if other.end.last_epoch == most.end.last_epoch]
+            most = max(same_epoch, key=lambda other: (other.end.offset, other.is_member))
+        return self.first([broker for broker in among if fullness[broker] == most])
 
-    def _fullness(self, broker: BrokerId) -> tuple[int, LogEnd]:
+    def _fullness(self, broker: BrokerId, is_member: bool) -> _Fullness:
         end = self.log_ends.get(broker, _UNTOLD)
-        kind = _UNKNOWN if end is _UNTOLD else _WITH_RECORDS if end.offset > 0 else _EMPTY
-        return kind, end
+        kind = _UNKNOWN if end is _UNTOLD and not self.cannot_tell(broker) else _EMPTY
+        return _Fullness(_WITH_RECORDS if end.offset > 0 else kind, is_member, end)
 
 
 def first_leader(replicas: Sequence[BrokerId], is_online: Callable[[BrokerId], bool]) -> Election | None:
@@ -76,12 +93,13 @@ def elect(state: PartitionState, candidates: Candidates, unclean: bool, *, at_on
 
     A member that may have lost records leaves an ISR that has an intact member, and comes back by fetching. If there is
     none, one of the ELR leads. While no intact member of either can be reached both stay as they were recorded: each of
-    them may be the one that has every committed record. If all came back and none is intact, the replica that kept most
-    leads: that may be one outside of ISR and ELR, if it was almost in sync and they have new disks. If every member has
-    an empty log, the other replicas are waited for too.
+    them may be the one that has every committed record. If all came back and none is intact, the one that kept most
+    leads, or a living replica that has all of that and more. If every member has an empty log, as with new disks, the
+    other replicas are waited for too, and the one of them that has most leads. A replica outside of both that cannot
+    tell where its log ends (its log cannot be made, say) is not waited for: it counts as an empty one.
 
     If unclean elections are allowed, no member is waited for: the replica that has most leads, as soon as all that live
-    have told what they have. An operator who wants it `at_once` gets the best of what is known.
+    have told what they have, or cannot. An operator who wants it `at_once` gets the best of what is known.
 
     An intact member on a broker with a failed log directory counts when it has said that its log is there: an ISR that
     shrinks to members without a log has no one left that can lead, while one that has every record is out of it.
@@ -100,10 +118,12 @@ def elect(state: PartitionState, candidates: Candidates, unclean: bool, *, at_on
     if candidates.are_empty(awaited):
         awaited, others = awaited + others, []
     may_elect = unclean or all(map(candidates.is_online, awaited))
-    living = [member for member in (awaited + others if may_elect else awaited) if candidates.is_online(member)]
-    unheard = tuple(member for member in living if member not in candidates.log_ends)
+    living = list(filter(candidates.is_online, awaited + others if may_elect else awaited))
+    unheard = tuple(replica for replica in living if replica not in candidates.log_ends)
     has_choice = len(living) > 1 or not unclean
-    if may_elect and living and (at_once or not unheard or not has_choice):
+    needed = () if unclean else state.eligible
+    is_waiting = any(replica in needed or not candidates.cannot_tell(replica) for replica in unheard)
+    if may_elect and living and (at_once or not is_waiting or not has_choice):
         chosen = candidates.fullest(living, state.eligible)
         return Election(chosen, (chosen,), is_unclean=True)
     return Election(NO_LEADER, state.isr, unheard=unheard)

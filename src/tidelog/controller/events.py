@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from tidelog.controller.image import Assignment, Broker, ElectionRules, LogEnd, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.image import Assignment, Broker, ElectionRules, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.log_ends import LogEnd
 from tidelog.errors import ErrorCode
-from tidelog.types import BrokerId, TopicPartition
+from tidelog.types import BrokerId, Epoch, TopicPartition
 from tidelog.wire.messages.controller import AlterPartitionRequest, LeaderAndIsrResponse, StopReplicaResponse
 from tidelog.wire.schema import Message
-
-UNKNOWN_BROKER_EPOCH = -1
 
 # Events
 
@@ -74,6 +73,16 @@ class LogEndsTold(NamedTuple):
     broker_epoch: int
     log_ends: dict[TopicPartition, LogEnd | None]
     """None: the broker could not tell."""
+    asked_in: dict[TopicPartition, Epoch]
+    """The leader epochs in which the broker was asked: since an earlier one its logs may have moved."""
+
+
+class LogEndsUntold(NamedTuple):
+    """A broker was asked long ago where these logs end."""
+
+    broker: BrokerId
+    broker_epoch: int
+    asked_in: dict[TopicPartition, Epoch]
 
 
 class ReplicasPutOff(NamedTuple):
@@ -104,7 +113,6 @@ class ShutdownAsked(NamedTuple):
 
     broker: BrokerId
     broker_epoch: int
-    """UNKNOWN_BROKER_EPOCH from those that do not know it."""
 
 
 class ElectionType(IntEnum):
@@ -152,6 +160,7 @@ Event: TypeAlias = (
     | ElectionRulesChanged
     | LeaderAndIsrAnswered
     | LogEndsTold
+    | LogEndsUntold
     | ReplicasPutOff
     | StopReplicaAnswered
     | AlterPartitionAsked

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tidelog.types import NO_EPOCH, BrokerId, Epoch, Offset, TopicPartition
+from tidelog.controller.log_ends import LogEnds
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
 from tidelog.wire import ZERO_UUID
 
 NO_LEADER = -1
@@ -83,13 +84,6 @@ class Assignment(NamedTuple):
             tuple(broker for broker in replicas if broker not in origin),
             tuple(broker for broker in replicas if broker not in target),
         )
-
-
-class LogEnd(NamedTuple):
-    """How far a replica's log goes. A greater one holds all of a smaller one that was ever committed (S4)."""
-
-    last_epoch: Epoch
-    offset: Offset
 
 
 class PartitionState(NamedTuple):
@@ -201,9 +195,7 @@ class Image:
         """Replicas that are there, as brokers with a failed log directory have said in this life of theirs."""
         self.shutting_down: dict[BrokerId, int] = {}
         """Brokers that asked to hand over what they lead, with the epoch of the life that is about to end."""
-        self.log_ends: dict[TopicPartition, dict[BrokerId, LogEnd]] = {}
-        """What brokers told of replicas that may have lost records, in partitions without a leader."""
-        self.asked_for_log_ends: set[tuple[TopicPartition, BrokerId]] = set()
+        self.log_ends = LogEnds()
         for name, facts in snapshot.topics.items():
             self.put_topic(name, facts)
         for partition, state in snapshot.states.items():
@@ -220,6 +212,8 @@ class Image:
         )
         if known is not None and known.topic_id == facts.topic_id:
             topic.states, topic.faults = known.states, known.faults
+        elif known is not None:
+            self._forget_log_ends(known)
         self._forget_id(known)
         self.topics[name] = topic
         if topic.fault is None or topic.topic_id != ZERO_UUID:
@@ -227,21 +221,17 @@ class Image:
         return topic
 
     def remove_topic(self, name: str) -> None:
-        self._forget_id(self.topics.pop(name, None))
+        topic = self.topics.pop(name, None)
+        self._forget_id(topic)
+        if topic is not None:
+            self._forget_log_ends(topic)
         self.deleting.pop(name, None)
         for partitions in (*self.offline.values(), *self.confirmed.values()):
             partitions.difference_update([partition for partition in partitions if partition.topic == name])
 
-    def forget_log_ends_of(self, broker: BrokerId) -> None:
-        """It died or begins anew: what it told of its logs counts no more."""
-        for ends in self.log_ends.values():
-            ends.pop(broker, None)
-        self.asked_for_log_ends = {asked for asked in self.asked_for_log_ends if asked[1] != broker}
-
-    def forget_log_ends(self, partition: TopicPartition) -> None:
-        """It has a leader again, so its logs move."""
-        self.log_ends.pop(partition, None)
-        self.asked_for_log_ends = {asked for asked in self.asked_for_log_ends if asked[0] != partition}
+    def _forget_log_ends(self, topic: Topic) -> None:
+        for partition in topic.partitions():
+            self.log_ends.forget_partition(partition)
 
     def name_of(self, topic_id: bytes) -> str | None:
         return self._names.get(topic_id)

@@ -136,10 +136,20 @@ class Batch:
             if broker in self._stopped:
                 requests.append(self._stop_replica(broker))
             if broker in self._log_ends:
-                requests.append(_list_offsets(self._log_ends[broker]))
+                requests.append(self._list_offsets(self._log_ends[broker]))
             if requests:
                 told[broker] = requests
         return told
+
+    def _list_offsets(self, partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+        """The leader epoch says when it was asked, for whoever gets the answer; the broker does not look at it."""
+        topics: dict[str, ListOffsetsTopic] = {}
+        for partition in partitions:
+            state = self._image.state(partition)
+            wanted = ListOffsetsPartition(partition_index=partition.partition, timestamp=_LATEST)
+            wanted.current_leader_epoch = NO_EPOCH if state is None else state.leader_epoch
+            topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic)).partitions.append(wanted)
+        return ListOffsetsRequest(replica_id=_DEBUGGING_REPLICA, topics=list(topics.values()))
 
     def _all_partitions(self) -> Iterable[TopicPartition]:
         for topic in self._image.topics.values():
@@ -306,14 +316,6 @@ class Batch:
             broker_epoch=self._image.brokers[broker].epoch,
             topic_states=list(topics.values()),
         )
-
-
-def _list_offsets(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
-    topics: dict[str, ListOffsetsTopic] = {}
-    for partition in partitions:
-        topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic))
-        topic.partitions.append(ListOffsetsPartition(partition_index=partition.partition, timestamp=_LATEST))
-    return ListOffsetsRequest(replica_id=_DEBUGGING_REPLICA, topics=list(topics.values()))
 
 
 def _update_metadata_broker(broker: Broker) -> UpdateMetadataBroker:

@@ -5,7 +5,7 @@ From then on, until its next life, it is elected nowhere and let into no ISR.
 
 from __future__ import annotations
 
-from tidelog.controller.events import UNKNOWN_BROKER_EPOCH, ShutdownAsked
+from tidelog.controller.events import ShutdownAsked
 from tidelog.controller.turn import Turn
 from tidelog.errors import ErrorCode
 from tidelog.types import BrokerId
@@ -17,7 +17,7 @@ def shut_down(turn: Turn, event: ShutdownAsked) -> None:
     broker = turn.image.brokers.get(event.broker)
     if broker is None:
         turn.outcome.answer = ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
-    elif event.broker_epoch not in (UNKNOWN_BROKER_EPOCH, broker.epoch):
+    elif event.broker_epoch != broker.epoch:
         turn.outcome.answer = ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     else:
         turn.image.shutting_down[broker.id] = broker.epoch

@@ -89,16 +89,16 @@ class Turn:
             topic.assignments[partition.partition].replicas,
             is_online,
             lambda broker: self.image.has_lost(state, broker),
-            self.image.log_ends.get(partition, {}),
+            self.image.log_ends.of(partition),
             lambda broker: self.image.is_surely_there(partition, broker),
+            lambda broker: self.image.log_ends.cannot_tell(partition, broker),
         )
         return elect(state, candidates, unclean, at_once=at_once)
 
     def _ask_for_log_ends(self, partition: TopicPartition, brokers: Iterable[BrokerId]) -> None:
         """Each of them once, until it has answered."""
         for broker in brokers:
-            if (partition, broker) not in self.image.asked_for_log_ends:
-                self.image.asked_for_log_ends.add((partition, broker))
+            if self.image.log_ends.ask(partition, broker):
                 self.batch.ask_log_end(broker, partition)
 
     def update(
@@ -111,10 +111,10 @@ class Turn:
     ) -> PartitionState:
         """Another term of leadership, told to all replicas."""
         if elected.is_unclean:
-            ends = self.image.log_ends.get(partition, {})
+            ends = self.image.log_ends.of(partition)
             self.outcome.unclean.append(UncleanElection(partition, elected.leader, state.isr, dict(ends)))
-        if elected.leader != NO_LEADER and self.image.log_ends.get(partition):
-            self.image.forget_log_ends(partition)
+        if elected.leader != NO_LEADER:
+            self.image.log_ends.forget_partition(partition)
         if elected.leader not in (state.leader, NO_LEADER):
             self.outcome.elections += 1
         new = self.write(

@@ -84,7 +84,11 @@ class Attachment:
         """The last change could not be written, which has been logged."""
         self._failure: Exception | None = None
         self._guard = Guard(machine, directory, clock, self._loop, self._end_all)
-        self._scribe = Scribe(machine, directory, self._loop, Readers(self._hear, self._not_written, self._fail))
+        try:
+            self._scribe = Scribe(machine, directory, self._loop, Readers(self._hear, self._not_written, self._fail))
+        except OSError:
+            self._guard.stop()
+            raise
 
     # Sessions
 

@@ -20,7 +20,7 @@ from tidelog.coordination.attachment import Attachment
 from tidelog.coordination.entries import Changed
 from tidelog.coordination.lease import Lease
 from tidelog.coordination.local_machine import LocalMachine
-from tidelog.coordination.machine import Machine
+from tidelog.coordination.machine import Machine, NoRoomError, refusal
 from tidelog.coordination.port import CoordinationError, Event, Op, OpResult, SessionLostError, SessionState, Watch
 from tidelog.coordination.replica import Member
 from tidelog.coordination.session import Answer, Question, TreeSession, answer
@@ -145,7 +145,11 @@ class EmbeddedCoordination:
     async def _connect(self, session_timeout_ms: int) -> EmbeddedSession:
         attachment = self._attachment
         if attachment is None:
-            attachment = self._attachment = Attachment(self._machine, self._directory, self._clock, self._detached)
+            try:
+                attachment = Attachment(self._machine, self._directory, self._clock, self._detached)
+            except OSError as error:  # each of the threads needs a descriptor to be woken by
+                raise NoRoomError(str(refusal("a thread", self._directory, error))) from error
+            self._attachment = attachment
         return await attachment.open(
             session_timeout_ms, lambda member, lease: EmbeddedSession(attachment, member, lease, self._clock)
         )

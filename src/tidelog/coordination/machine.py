@@ -22,10 +22,12 @@ Each item is how many seconds the thread wants to sleep unless it is rung; 0 mea
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What the kernel answers when the disk, the quota or the limit of this process is full. This passes."""
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""And what it answers when this process, or all together, have too many files open. This passes too."""
 
 
 class DirectoryFullError(StorageError):
-    """There is no room in the store's directory. The operator can make some, so the call may be tried again."""
+    """There is no room in the store's directory, or no descriptor to open a file of it. The call may be tried again."""
 
 
 class NoRoomError(ConnectionLostError):
@@ -41,6 +43,8 @@ def refusal(what: str, directory: str, error: OSError) -> StorageError:
     text = f"cannot use {what} in {directory}: {error.strerror}"
     if error.errno in NO_ROOM:
         return DirectoryFullError(f"{text}; free some space there, or name another directory in {SETTING}")
+    if error.errno in NO_DESCRIPTOR:
+        return DirectoryFullError(f"{text}; raise the limit of open files (ulimit -n, fs.file-max)")
     return StorageError(f"{text}; check that directory, or name another one in {SETTING}")
 
 

@@ -28,18 +28,22 @@ The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_
 | DeleteGroups 0-2 | `delete_group`, for each group | a result |
 
 The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `returning`, `syncing`,
-`leaving`; `commits`, `offsets`, `retention`; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
+`leaving`; `commits`, `offsets`, `retention`; `usage` and `lengths`, which bound what clients can make groups keep;
+`records`; `timers`, `effects`; `groups`; and for clients `assignors`.
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse
 from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Write
 from tidelog.groups.groups import Groups
+from tidelog.groups.lengths import MAX_CLIENT_ID
 from tidelog.groups.member import Client
 from tidelog.groups.records import NO_BAD_RECORDS, BadRecords, partition_of
 from tidelog.groups.states import GroupState
+from tidelog.groups.usage import Usage
 
 __all__ = [
+    "MAX_CLIENT_ID",
     "NO_BAD_RECORDS",
     "Answer",
     "BadRecords",
@@ -50,6 +54,7 @@ __all__ = [
     "Groups",
     "Record",
     "Ticket",
+    "Usage",
     "Write",
     "fetch_error",
     "fetch_response",

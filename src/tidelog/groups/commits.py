@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from tidelog.groups.usage import Usage
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
@@ -21,9 +22,10 @@ class Commits:
     the writes are settled.
     """
 
-    __slots__ = ("_in_flight", "_writes", "by_topic")
+    __slots__ = ("_in_flight", "_usage", "_writes", "by_topic")
 
-    def __init__(self) -> None:
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
         self.by_topic: dict[str, dict[int, OffsetCommitValue]] = {}
         self._in_flight: dict[tuple[str, int], list[int]] = {}
         """Of each partition: how many writes are under way, and the number of the last one that was applied."""
@@ -39,6 +41,7 @@ class Commits:
     def put(self, topic: str, partition: int, value: OffsetCommitValue | None) -> None:
         """What a record says, when it is committed or loaded."""
         partitions = self.by_topic.get(topic)
+        self._count(None if partitions is None else partitions.get(partition), value)
         if value is not None:
             if partitions is None:
                 self.by_topic[topic] = {partition: value}
@@ -48,6 +51,21 @@ class Commits:
             partitions.pop(partition, None)
             if not partitions:
                 del self.by_topic[topic]
+
+    def _count(self, before: OffsetCommitValue | None, after: OffsetCommitValue | None) -> None:
+        usage = self._usage
+        usage.offsets += (after is not None) - (before is not None)
+        if before is not None and before.metadata:
+            usage.metadata_bytes -= len(before.metadata.encode())
+        if after is not None and after.metadata:
+            usage.metadata_bytes += len(after.metadata.encode())
+
+    def release(self) -> None:
+        """They are kept here no more: from now on they count for nothing, nor does what is still in flight."""
+        for partitions in self.by_topic.values():
+            for value in partitions.values():
+                self._count(value, None)
+        self._usage = Usage()
 
     # Writes
 

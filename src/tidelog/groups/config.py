@@ -12,7 +12,7 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Defaults are Kafka's."""
+    """Defaults are Kafka's; those that begin with `broker_` or hold pending members have tidelog's names."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
@@ -22,6 +22,11 @@ class GroupConfig:
     """How long a new member may wait for a rebalance: it cannot heartbeat before it knows its id. Not a setting."""
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 10_080 * _MINUTE_MS
+    broker_groups_max: int = 100_000
+    broker_pending_members_max: int = 50_000
+    group_pending_members_max: int = 10_000
+    broker_offsets_max: int = 1_000_000
+    broker_offset_metadata_max_bytes: int = 64 << 20
 
     @classmethod
     def of(cls, config: BrokerConfig) -> GroupConfig:
@@ -32,4 +37,9 @@ class GroupConfig:
             initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
             offset_metadata_max_bytes=config["offset.metadata.max.bytes"],
             offsets_retention_ms=config["offsets.retention.minutes"] * _MINUTE_MS,
+            broker_groups_max=config["tidelog.broker.groups.max"],
+            broker_pending_members_max=config["tidelog.broker.pending.members.max"],
+            group_pending_members_max=config["tidelog.group.pending.members.max"],
+            broker_offsets_max=config["tidelog.broker.offsets.max"],
+            broker_offset_metadata_max_bytes=config["tidelog.broker.offset.metadata.max.bytes"],
         )

@@ -10,6 +10,7 @@ from tidelog.groups.effects import Ticket
 from tidelog.groups.member import Client, Member, Terms
 from tidelog.groups.states import TRANSITIONS, GroupState
 from tidelog.groups.timers import Timer, TimerKind
+from tidelog.groups.usage import Usage
 from tidelog.types import NO_TIMESTAMP
 from tidelog.wire.codec import decode_from
 from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -49,9 +50,10 @@ class Group:
         "subscribed_topics",
         "sync_timer",
         "unsynced",
+        "usage",
     )
 
-    def __init__(self, group_id: str, now_ms: int | None) -> None:
+    def __init__(self, group_id: str, now_ms: int | None, usage: Usage) -> None:
         self.id = group_id
         self.state = GroupState.EMPTY
         self.state_ms = now_ms
@@ -64,6 +66,8 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """The member id of each group.instance.id."""
+        self.usage = usage
+        usage.groups += 1
         self.pending: dict[str, Timer] = {}
         """Ids that were given out and not yet used (KIP-394). They are no members."""
         self.joining = 0
@@ -80,7 +84,7 @@ class Group:
         """The rebalance under way began in an empty group, so it waits for more members to come."""
         self.has_new_member = False
         self.initial_end_ms = 0
-        self.commits = Commits()
+        self.commits = Commits(usage)
         self.join_timer = Timer(TimerKind.JOIN, self)
         self.sync_timer = Timer(TimerKind.SYNC, self)
         self._supporters: dict[str, int] = {}
@@ -136,7 +140,26 @@ class Group:
             self.leader = member.id
         self.members[member.id] = member
         self._count(member.terms, 1)
-        self.pending.pop(member.id, None)
+        self.take_pending(member.id)
+
+    def hand_out(self, member_id: str, timer: Timer) -> None:
+        """The id is pending from now on."""
+        self.pending[member_id] = timer
+        self.usage.pending_ids += 1
+
+    def take_pending(self, member_id: str) -> Timer | None:
+        """The id is pending no more: somebody came with it, or its time is over."""
+        timer = self.pending.pop(member_id, None)
+        if timer is not None:
+            self.usage.pending_ids -= 1
+        return timer
+
+    def release(self) -> None:
+        """The group is kept here no more, and counts for nothing."""
+        self.usage.groups -= 1
+        self.usage.pending_ids -= len(self.pending)
+        self.pending.clear()
+        self.commits.release()
 
     def remove(self, member: Member) -> None:
         """Its tickets are taken before. If it led, the longest member leads from now on."""

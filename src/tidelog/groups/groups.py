@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
 
 from tidelog.errors import ErrorCode
@@ -14,6 +15,7 @@ from tidelog.groups.effects import Answer, Effect, Record, Ticket, Turn
 from tidelog.groups.group import Group
 from tidelog.groups.joining import join
 from tidelog.groups.leaving import leave
+from tidelog.groups.lengths import MAX_GROUP_ID, refusal_of
 from tidelog.groups.listing import described, listed
 from tidelog.groups.member import Client, Join
 from tidelog.groups.rebalance import (
@@ -36,11 +38,13 @@ from tidelog.groups.records import (
 from tidelog.groups.states import GroupState
 from tidelog.groups.syncing import heartbeat, sync
 from tidelog.groups.timers import TimerKind, Timers
+from tidelog.groups.usage import Usage
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
 from tidelog.wire.messages.group_records import GroupMetadataValue, OffsetCommitKey
 from tidelog.wire.messages.groups import (
@@ -63,9 +67,11 @@ class Groups:
     request, and `expire` when `deadline_ms` has come. See the package for how effects are carried out.
     """
 
-    def __init__(self, config: GroupConfig) -> None:
+    def __init__(self, config: GroupConfig, usage: Usage | None = None) -> None:
         self.config = config
         """May be replaced by another at any time."""
+        self.usage = Usage() if usage is None else usage
+        """What these groups keep, and those of the broker's other partitions."""
         self._groups: dict[str, Group] = {}
         self._timers = Timers()
 
@@ -90,6 +96,10 @@ class Groups:
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         elif group is None and request.member_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
+        elif too_long := refusal_of(request):
+            error = too_long
+        elif group is None and not self._has_room():
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         else:
             if group is None:
                 group = self._create(request.group_id, now_ms)
@@ -126,7 +136,10 @@ class Groups:
         if not request.group_id:
             turn.answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         else:
-            leave(turn, self._groups.get(request.group_id), request, version, ticket)
+            group = self._groups.get(request.group_id)
+            leave(turn, group, request, version, ticket)
+            if group is not None:
+                self._forget_if_never_used(group)
         return turn.effects
 
     # Offsets
@@ -139,8 +152,8 @@ class Groups:
             error = offsets.commit_refusal(group, request)
         elif request.generation_id_or_member_epoch < 0:
             # A consumer that is in no group, or an administrator: the group exists from now on.
-            group = self._create(request.group_id, now_ms)
-            error = ErrorCode.NONE
+            error = self._refusal_of_new(request.group_id)
+            group = None if error else self._create(request.group_id, now_ms)
         else:
             error = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         if group is None or error:
@@ -162,6 +175,15 @@ class Groups:
         offsets.fetch(turn, group, asked, version, ticket, require_stable=require_stable)
         return turn.effects
 
+    def committed_topics(self, group_id: str) -> list[OffsetFetchRequestTopics]:
+        """All partitions that have an offset, as a request names them."""
+        group = self._groups.get(group_id)
+        by_topic = {} if group is None else group.commits.by_topic
+        return [
+            OffsetFetchRequestTopics(name=name, partition_indexes=list(partitions))
+            for name, partitions in by_topic.items()
+        ]
+
     def delete_offsets(self, request: OffsetDeleteRequest, now_ms: int, ticket: Ticket) -> list[Effect]:
         """Answers an OffsetDeleteResponse."""
         turn = self._turn(now_ms)
@@ -178,8 +200,19 @@ class Groups:
     def describe(self, group_id: str, version: int) -> DescribeGroupsResponseDescribedGroup:
         return described(group_id, self._groups.get(group_id), version)
 
-    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
-        return listed(self._groups.values(), states, types)
+    def ids(self) -> list[str]:
+        return list(self._groups)
+
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = (), ids: Iterable[str] | None = None
+    ) -> list[ListedGroup]:
+        """All groups, or those of the ids that are still there."""
+        among = self._groups if ids is None else (group_id for group_id in ids if group_id in self._groups)
+        return listed((self._groups[group_id] for group_id in among), states, types)
+
+    def states(self) -> Counter[GroupState]:
+        """How many groups are in each state."""
+        return Counter(group.state for group in self._groups.values())
 
     def delete_group(self, group_id: str, now_ms: int, ticket: Ticket) -> list[Effect]:
         """Answers a DeletableGroupResult. Only a group without members can be deleted."""
@@ -271,7 +304,7 @@ class Groups:
         if group is None:
             if value is None:
                 return
-            group = groups[group_id] = Group(group_id, None)
+            group = groups[group_id] = Group(group_id, None, self.usage)
         if isinstance(stored[0], OffsetCommitKey):
             offset_key, offset_value = stored
             group.commits.put(offset_key.topic, offset_key.partition, offset_value)
@@ -302,17 +335,31 @@ class Groups:
                 if ticket is not None:
                     turn.answer(ticket, sync_error(ErrorCode.NOT_COORDINATOR))
             group.move_to(GroupState.DEAD, now_ms)
+        self.discard()
+        return turn.effects
+
+    def discard(self) -> None:
+        """They are kept here no more, and nothing of them counts."""
+        for group in self._groups.values():
+            group.release()
         self._groups.clear()
         self._timers = Timers()
-        return turn.effects
 
     # Groups come and go
 
     def _turn(self, now_ms: int) -> Turn:
         return Turn(self.config, self._timers, now_ms)
 
+    def _has_room(self) -> bool:
+        return self.usage.has_room(self.usage.groups, self.config.broker_groups_max)
+
+    def _refusal_of_new(self, group_id: str) -> ErrorCode:
+        if len(group_id) > MAX_GROUP_ID:
+            return ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.NONE if self._has_room() else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
     def _create(self, group_id: str, now_ms: int) -> Group:
-        group = self._groups[group_id] = Group(group_id, now_ms)
+        group = self._groups[group_id] = Group(group_id, now_ms, self.usage)
         return group
 
     def _end(self, turn: Turn, group: Group, going: list[Commit]) -> None:
@@ -333,6 +380,9 @@ class Groups:
         if group.commits:
             group.load(_NOTHING)
         elif self._groups.pop(group.id, None) is not None:
+            for timer in group.pending.values():
+                self._timers.cancel(timer)
+            group.release()
             group.move_to(GroupState.DEAD, group.state_ms or 0)
 
     def _forget_if_never_used(self, group: Group) -> None:

@@ -59,9 +59,18 @@ def _has_room(turn: Turn, group: Group, member: Member | None) -> bool:
 
 
 def _hand_out_id(turn: Turn, group: Group, asked: Join) -> None:
-    """It is to come again with this id: an answer that is lost leaves no member behind, only an id that expires."""
+    """It is to come again with this id: an answer that is lost leaves no member behind, only an id that expires.
+
+    While too many ids are pending the client is to ask again later. group.max.size does not count them, as in Kafka.
+    """
+    usage, config = group.usage, turn.config
+    if not usage.has_room(usage.pending_ids, config.broker_pending_members_max) or not usage.has_room(
+        len(group.pending), config.group_pending_members_max
+    ):
+        _refuse(turn, asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return
     timer = Timer(TimerKind.PENDING, group, asked.new_id)
-    group.pending[asked.new_id] = timer
+    group.hand_out(asked.new_id, timer)
     turn.timers.set(timer, turn.now_ms + asked.terms.session_timeout_ms)
     _refuse(turn, asked, ErrorCode.MEMBER_ID_REQUIRED, asked.new_id)
 

@@ -41,7 +41,7 @@ def _leave_one(turn: Turn, group: Group, identity: MemberIdentity) -> ErrorCode:
             return ErrorCode.UNKNOWN_MEMBER_ID
         drop(turn, group, group.members[group.static[instance_id]])
         return ErrorCode.NONE
-    pending = group.pending.pop(member_id, None)
+    pending = group.take_pending(member_id)
     if pending is not None:
         turn.timers.cancel(pending)
         return ErrorCode.NONE

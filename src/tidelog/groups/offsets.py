@@ -60,7 +60,7 @@ def commit(turn: Turn, group: Group, request: OffsetCommitRequest, ticket: Ticke
     """A commit that is allowed: answered when it is stored. A member that commits lives."""
     if group.members:
         keep_alive(turn, group.members[request.member_id])
-    commits, response = _read(turn, request)
+    commits, response = _read(turn, group, request)
     if not commits:
         turn.answer(ticket, response)
         return
@@ -76,13 +76,14 @@ def commit(turn: Turn, group: Group, request: OffsetCommitRequest, ticket: Ticke
     write_commits(turn, group, commits, settled)
 
 
-def _read(turn: Turn, request: OffsetCommitRequest) -> tuple[list[Commit], OffsetCommitResponse]:
+def _read(turn: Turn, group: Group, request: OffsetCommitRequest) -> tuple[list[Commit], OffsetCommitResponse]:
     """What is to be stored, and the answer if it is: some of it may be refused."""
     now_ms, limit = turn.now_ms, turn.config.offset_metadata_max_bytes
     retention_ms = request.retention_time_ms
     expire_ms = _NO_TIME if retention_ms == _NO_TIME else now_ms + retention_ms
     commits: list[Commit] = []
     topics = []
+    room = _Room(turn, group)
     for topic in request.topics:
         name, topic_id, partitions = topic.name, topic.topic_id, []
         for partition in topic.partitions:
@@ -90,6 +91,8 @@ def _read(turn: Turn, request: OffsetCommitRequest) -> tuple[list[Commit], Offse
             error = ErrorCode.NONE
             if len(metadata) * 2 > limit and _java_length(metadata) > limit:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            elif not room.takes(name, index, metadata):
+                error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             else:
                 value = OffsetCommitValue(
                     offset=partition.committed_offset,
@@ -103,6 +106,28 @@ def _read(turn: Turn, request: OffsetCommitRequest) -> tuple[list[Commit], Offse
             partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
         topics.append(OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=partitions))
     return commits, OffsetCommitResponse(topics=topics)
+
+
+class _Room:
+    """What one commit may add to what the broker keeps. It may always replace an offset by one with less metadata."""
+
+    def __init__(self, turn: Turn, group: Group) -> None:
+        self._commits, self._usage, config = group.commits, group.usage, turn.config
+        self._offsets = config.broker_offsets_max - self._usage.offsets
+        self._bytes = config.broker_offset_metadata_max_bytes - self._usage.metadata_bytes
+
+    def takes(self, topic: str, partition: int, metadata: str) -> bool:
+        before = self._commits.get(topic, partition)
+        if before is not None and before.metadata == metadata:
+            return True
+        offsets = int(before is None)
+        added = len(metadata.encode()) - (0 if before is None else len(before.metadata.encode()))
+        if offsets > max(self._offsets, 0) or added > max(self._bytes, 0):
+            self._usage.refused += 1
+            return False
+        self._offsets -= offsets
+        self._bytes -= added
+        return True
 
 
 def _java_length(text: str) -> int:

@@ -142,5 +142,5 @@ def session_over(turn: Turn, group: Group, member_id: str) -> None:
 
 def pending_over(turn: Turn, group: Group, member_id: str) -> None:
     """An id that nobody came back with holds up nobody any more."""
-    if group.pending.pop(member_id, None) is not None:
+    if group.take_pending(member_id) is not None:
         complete_if_all_joined(turn, group)

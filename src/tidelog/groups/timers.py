@@ -40,12 +40,18 @@ class Timer:
         self.queued_ms = NEVER
 
 
+_FEW = 1_000
+"""So many cancelled timers are not worth the work."""
+
+
 class Timers:
     """Always: each timer with a deadline stands in the heap at that time or earlier."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
         self._pushed = 0
+        self._cancelled = 0
+        """How many were cancelled since the heap was last rid of them."""
 
     def set(self, timer: Timer, deadline_ms: int) -> None:
         timer.deadline_ms = deadline_ms
@@ -53,7 +59,24 @@ class Timers:
             self._push(timer)
 
     def cancel(self, timer: Timer) -> None:
+        """It stays in the heap until its time comes, or until half of the heap is of this kind."""
+        if timer.deadline_ms == NEVER:
+            return
         timer.deadline_ms = NEVER
+        self._cancelled += 1
+        if self._cancelled >= max(_FEW, len(self._heap) // 2):
+            self._drop_cancelled()
+
+    def _drop_cancelled(self) -> None:
+        kept = []
+        for entry in self._heap:
+            queued_ms, _, timer = entry
+            if timer.queued_ms == queued_ms and timer.deadline_ms != NEVER:
+                kept.append(entry)
+            elif timer.queued_ms == queued_ms:
+                timer.queued_ms = NEVER
+        heapq.heapify(kept)
+        self._heap, self._cancelled = kept, 0
 
     def next_ms(self) -> int | None:
         """When to look again; None if there is nothing to wait for."""

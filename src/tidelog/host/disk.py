@@ -15,7 +15,7 @@ from tidelog.errors import StorageError
 from tidelog.host.births import birth_of
 from tidelog.host.failures import SYNC, storage_error
 from tidelog.host.files import DescriptorPool, RealFile, paths_inside
-from tidelog.host.limits import share_for_log_files
+from tidelog.host.limits import open_file_limit, shares
 from tidelog.host.threads import DiskThreads
 from tidelog.types import Buffer
 
@@ -34,7 +34,7 @@ class RealDisk:
     """
 
     def __init__(self, *, max_open: int | None = None, num_io_threads: int = DEFAULT_IO_THREADS) -> None:
-        self._pool = DescriptorPool(share_for_log_files() if max_open is None else max_open)
+        self._pool = DescriptorPool(shares(open_file_limit()).log_files if max_open is None else max_open)
         self._threads = DiskThreads(num_io_threads)
 
     @property
@@ -58,21 +58,21 @@ class RealDisk:
 
     def list(self, directory: str) -> Names:
         with _failures_named("list", directory):
-            return sorted(os.listdir(directory))
+            return sorted(self._pool.patiently(lambda: os.listdir(directory)))
 
     def make_directory(self, path: str) -> None:
         with _failures_named("make", path):
             os.makedirs(path, exist_ok=True)
 
     def read_file(self, path: str) -> bytes:
-        with _failures_named("read", path), open(path, "rb") as file:
+        with _failures_named("read", path), self._pool.patiently(lambda: open(path, "rb")) as file:
             return file.read()
 
     def write_file(self, path: str, data: Buffer) -> None:
         temporary = path + _TEMPORARY
         with _failures_named("write", path):
             try:
-                with open(temporary, "wb") as file:
+                with self._pool.patiently(lambda: open(temporary, "wb")) as file:
                     file.write(data)
                     file.flush()
                     with _failures_named(SYNC, temporary):
@@ -96,13 +96,13 @@ class RealDisk:
 
     def remove_directory(self, path: str) -> None:
         with _failures_named("remove", path):
-            for inside in paths_inside(path):
+            for inside in self._pool.patiently(lambda: paths_inside(path)):
                 self._pool.close_path(inside)
-            shutil.rmtree(path)
+            self._pool.patiently(lambda: shutil.rmtree(path))
 
     def sync_directory(self, path: str) -> None:
         with _failures_named(SYNC, path):
-            _sync_directory(path)
+            self._pool.patiently(lambda: _sync_directory(path))
 
     def free_bytes(self, path: str) -> int:
         with _failures_named("stat", path):
@@ -123,7 +123,7 @@ class RealDisk:
     def lock(self, path: str) -> RealLock:
         """`path` is a file made for the purpose, such as `.lock` in a log directory."""
         with _failures_named("lock", path):
-            return RealLock(path)
+            return self._pool.patiently(lambda: RealLock(path))
 
     def submit(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
         return self._threads.submit(key, work)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 
-from tidelog.errors import StorageError, SyncError
+from tidelog.errors import NoDescriptorError, StorageError, SyncError
 
 SYNC = "sync"
 """The action of which a failure is a SyncError."""
+
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""What the kernel answers when this process, or all of them together, have too many files open."""
 
 _ADVICE = {
     errno.ENOSPC: "free space on the device, or lower log.retention.bytes or log.retention.ms",
@@ -27,5 +30,5 @@ def storage_error(action: str, path: str, cause: OSError) -> StorageError:
     number = cause.errno or 0
     text = f"cannot {action} {path}: {os.strerror(number)} ({errno.errorcode.get(number, number)})"
     advice = _ADVICE.get(number)
-    kind = SyncError if action == SYNC else StorageError
+    kind = NoDescriptorError if number in OUT_OF_DESCRIPTORS else SyncError if action == SYNC else StorageError
     return kind(f"{text}; {advice}" if advice else text)

@@ -6,21 +6,33 @@ descriptor can be taken away whenever nobody is using it; the next use opens the
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import os
 import stat
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import TypeVar
 
-from tidelog.host.failures import SYNC, storage_error
+from tidelog.errors import NoDescriptorError
+from tidelog.host.failures import OUT_OF_DESCRIPTORS, SYNC, storage_error
 from tidelog.types import Buffer
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _NO_DESCRIPTOR = -1
 _PROBE_BYTES = 128 * 1024
 """The kernel reads ahead and gives up pages in stretches of about this size."""
+_RETRY_S = 0.02
+_TELL_EVERY_S = 60.0
+_GIVEN_UP_AT_ONCE = 8
 
 
 class RealFile:
@@ -83,7 +95,10 @@ class RealFile:
     def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
         if not self._nowait:
             return None
-        fd = self._pin()
+        try:
+            fd = self._pin()
+        except NoDescriptorError:
+            return None  # a disk thread waits for one
         try:
             data = bytearray(size)
             count = os.preadv(fd, [data], position, os.RWF_NOWAIT)
@@ -107,7 +122,10 @@ class RealFile:
         """sendfile would wait for pages that are not in memory, so it is looked before whether they seem to be."""
         if not self._nowait:
             return None
-        fd = self._pin()
+        try:
+            fd = self._pin()
+        except NoDescriptorError:
+            return None
         try:
             return os.sendfile(socket, fd, position, size) if _is_cached(fd, position, size) else None
         except BlockingIOError:
@@ -186,6 +204,9 @@ class DescriptorPool:
 
     def open_file(self, path: str, *, create: bool) -> RealFile:
         """FileNotFoundError if it is not there and is not to be made. It gets its descriptor at its first use."""
+        return self.patiently(lambda: self._open_file(path, create))
+
+    def _open_file(self, path: str, create: bool) -> RealFile:
         file = RealFile(self, path)
         with self._names:
             if create:
@@ -198,16 +219,19 @@ class DescriptorPool:
 
     def descriptor_for(self, file: RealFile) -> int:
         """Open a pinned file that has none, unless another thread was faster."""
+        try:
+            return self.patiently(lambda: self._open_pinned(file))
+        except OSError as failure:
+            _must_be_open(file)  # it may have been removed just now
+            raise storage_error("open", file.path, failure) from failure
+
+    def _open_pinned(self, file: RealFile) -> int:
         with self._names:
             with self._lock:
                 _must_be_open(file)
                 if file._fd >= 0:
                     return file._fd
-            try:
-                fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError as failure:
-                _must_be_open(file)  # it may have been removed just now
-                raise storage_error("open", file.path, failure) from failure
+            fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
             with self._lock:
                 if file._closed:
                     self._orphans.append((file, fd))
@@ -217,6 +241,42 @@ class DescriptorPool:
                 surplus = self._take_surplus()
         _close_all(surplus)
         return fd
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do what opens a file first of all. If there is no descriptor for it, the pool gives some of its own up.
+
+        If that is not enough, a disk thread waits until there are some, for as long as that takes: what it was given
+        to do has to be done. The loop cannot wait and gets the OSError.
+        """
+        tell_at_s = 0.0
+        while True:
+            try:
+                return work()
+            except OSError as failure:
+                if failure.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+                if self._give_up_some():
+                    continue
+                if _is_on_loop():
+                    raise
+                if time.monotonic() >= tell_at_s:
+                    tell_at_s = time.monotonic() + _TELL_EVERY_S
+                    _log.warning("a disk thread waits until a file can be opened: %s", failure)
+                time.sleep(_RETRY_S)
+
+    def _give_up_some(self) -> bool:
+        """Of the descriptors that no call is using at this moment."""
+        free: list[int] = []
+        with self._lock:
+            for file in list(self._ring):
+                if len(free) >= _GIVEN_UP_AT_ONCE:
+                    break
+                fd = _take_descriptor(file)
+                if fd >= 0:
+                    del self._ring[file]
+                    free.append(fd)
+        _close_all(free)
+        return bool(free)
 
     def close_file(self, file: RealFile) -> None:
         with self._lock:
@@ -254,6 +314,9 @@ class DescriptorPool:
 
     def rename(self, source: str, target: str) -> None:
         """Rename on disk and in the books, so that open files (in a renamed directory too) keep working."""
+        self.patiently(lambda: self._rename(source, target))
+
+    def _rename(self, source: str, target: str) -> None:
         with self._names:
             inside = paths_inside(source)
             os.rename(source, target)
@@ -296,7 +359,20 @@ class DescriptorPool:
 
 def paths_inside(path: str) -> list[str]:
     """All files below a directory; none if it is a file itself."""
-    return [os.path.join(where, name) for where, _, names in os.walk(path) for name in names]
+
+    def refuse(failure: OSError) -> None:
+        if failure.errno in OUT_OF_DESCRIPTORS:
+            raise failure
+
+    return [os.path.join(where, name) for where, _, names in os.walk(path, onerror=refuse) for name in names]
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _must_be_open(file: RealFile) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tidelog.host.clock import SystemClock, system_random
 from tidelog.host.disk import DEFAULT_IO_THREADS, RealDisk
-from tidelog.host.limits import raise_open_file_limit
+from tidelog.host.limits import memory_bytes, raise_open_file_limit, shares
+from tidelog.ports import Capacity
 
 _LINUX_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -18,6 +19,8 @@ class RealPorts:
         self.random = system_random()
         self.disk = RealDisk(max_open=max_open, num_io_threads=num_io_threads)
         self.boot_id = read_boot_id()
+        _, clients, brokers = shares(self.open_file_limit)
+        self.capacity = Capacity(clients, brokers, memory_bytes())
 
     def close(self) -> None:
         self.disk.close()

@@ -47,6 +47,7 @@ class SimFile:
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         inode = self._opened()
+        self._disk.perhaps_fail_to_open(self.path)
         self._disk.write(inode, self.path, position, buffers[0] if len(buffers) == 1 else b"".join(buffers))
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -126,9 +127,10 @@ class SimDisk:
     def fail_next(
         self, action: str = "write", *, count: int | None = 1, error: int = errno.EIO, under: str = ""
     ) -> None:
-        """Let the next `count` of "write", "read" or "sync" fail, of those whose path starts with `under`.
+        """Let the next `count` of "write", "read", "sync" or "open" fail, of those whose path starts with `under`.
 
-        None is all of them until `mend`.
+        None is all of them until `mend`. "open" is for EMFILE and ENFILE. It also fails writes to open files, because
+        these may have lost their descriptors to others; disk threads wait until it passes, so it fails only the loop.
         """
         self._faults.append(_Fault(action, error, under, count))
 
@@ -177,6 +179,10 @@ class SimDisk:
                         self._faults.remove(fault)
                 raise failure(action, path, fault.error)
 
+    def perhaps_fail_to_open(self, path: str) -> None:
+        if not self.work.is_running:
+            self.perhaps_fail("open", path)
+
     def is_cold(self) -> bool:
         return self._chance.random() < self.cold_chance
 
@@ -223,6 +229,7 @@ class SimDisk:
     # The Disk port
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
+        self.perhaps_fail_to_open(path)
         node = self._tree.find(path)
         if node is None and create:
             self.perhaps_fail("write", path)

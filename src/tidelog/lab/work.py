@@ -30,6 +30,8 @@ class SimWork:
     def __init__(self, chance: random.Random) -> None:
         self.delay_ms = (0.05, 2.0)
         """How long a piece takes: between these two."""
+        self.is_running = False
+        """While a piece is being done, which on a real host would be on a thread."""
         self._chance = chance
         self._queues: dict[str, deque[_Job]] = {}
         self._last_delivery: dict[str, float] = {}
@@ -64,12 +66,15 @@ class SimWork:
         job = queue[0]
         result: object = None
         failure: Exception | None = None
+        self.is_running = True
         try:
             result = job.work()
         except StopIteration as stop:
             failure = RuntimeError(f"disk work raised {stop!r}")
         except Exception as raised:
             failure = raised
+        finally:
+            self.is_running = False
         if self._queues.get(key) is not queue:
             return  # its process died in the midst of it
         loop = asyncio.get_running_loop()

@@ -26,9 +26,11 @@ from tidelog.lab.network import SimNetwork
 from tidelog.lab.process import KERNEL, PROCESS, SimProcess
 from tidelog.lab.tasks import SimTask
 from tidelog.lab.trace import Trace
+from tidelog.ports import Capacity
 
 T = TypeVar("T")
 _STEPS_WITHOUT_COLLECTION = 50_000
+_CAPACITY = Capacity(client_connections=10_000, broker_connections=1000, memory_bytes=8 << 30)
 
 
 class SimHost:
@@ -48,6 +50,10 @@ class SimHost:
         self._boots = 1
         self._last_end = ""
         self._waiting_for_end: list[asyncio.Future[None]] = []
+
+    @property
+    def capacity(self) -> Capacity:
+        return _CAPACITY
 
     @property
     def boot_id(self) -> str:

@@ -30,3 +30,4 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _MAX
     producer_id_expiration_ms: int = _DAY_MS
+    producer_ids_max: int = 20_000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tidelog.errors import StorageError, SyncError
+from tidelog.errors import NoDescriptorError, StorageError, SyncError
 from tidelog.log import names
 from tidelog.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from tidelog.log.config import LogConfig
@@ -262,6 +262,8 @@ class LogDirectory:
             if log is not None:
                 return log
             log = await self._open_log(partition)
+        except NoDescriptorError:
+            raise
         except StorageError as failure:
             self._failed(failure)  # or the replica would be missing until somebody asks for it again
             raise

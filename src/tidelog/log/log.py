@@ -13,7 +13,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from tidelog.errors import OffsetOutOfRangeError, RecordTooLargeError, StorageError
+from tidelog.errors import NoDescriptorError, OffsetOutOfRangeError, RecordTooLargeError, StorageError
 from tidelog.log import names
 from tidelog.log.checkpoints import write_epoch_checkpoint
 from tidelog.log.cleaning import Cleaning
@@ -21,6 +21,8 @@ from tidelog.log.config import LogConfig
 from tidelog.log.copied import checked_batches
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.loading import LoadedLog, Opening, load
+from tidelog.log.producer_room import ProducerRoom
+from tidelog.log.producer_state import to_entries
 from tidelog.log.producers import AppendOrigin, Producers
 from tidelog.log.reading import (
     EARLIEST,
@@ -114,6 +116,8 @@ class Log:
         self._high_watermark: Offset = loaded.log_start_offset
         self._on_failure = on_failure
         self._index_memory = index_memory
+        self.producer_room: ProducerRoom | None = None
+        """The bounds for new producers, None if there are none. Whoever serves the log sets it."""
 
     def _fail(self, failure: StorageError) -> None:
         self.failed = failure
@@ -187,7 +191,7 @@ class Log:
         if header.producer_id >= 0:
             if header.is_control:
                 self._check_marker(batch, header, origin)
-            elif (known := self.producers.check(header, origin)) is not None:
+            elif (known := self.producers.check(header, origin, self._admit)) is not None:
                 return Appended(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
         buffers = (_PLACE.pack(base_offset, header.length, leader_epoch), memoryview(batch)[_PLACE.size :])
         last_offset = base_offset + header.last_offset_delta
@@ -199,6 +203,11 @@ class Log:
             raise self._failed_by(failure) from failure
         self.log_end_offset = last_offset + 1
         return Appended(base_offset, last_offset, header.max_timestamp)
+
+    def _admit(self) -> None:
+        """Before the first batch of a producer."""
+        if self.producer_room is not None:
+            self.producer_room.admit(self.producers, self.log_end_offset)
 
     def append_as_follower(self, buffer: Buffer, leader_epoch: Epoch | None = None) -> int:
         """Take over batches with the offsets and epochs their leader gave them; how many bytes were whole batches.
@@ -249,7 +258,9 @@ class Log:
             note_producer(self.producers, header, base_offset, source, at, segment.transactions)
 
     def _failed_by(self, failure: StorageError | FileNotFoundError) -> StorageError:
-        """Told to the owner, unless it is an old story."""
+        """Notify the owner once. That no file could be opened passes, and nothing was written."""
+        if isinstance(failure, NoDescriptorError):
+            return failure
         if isinstance(failure, FileNotFoundError):
             failure = StorageError(f"the directory of {self.partition} is gone: {failure}")
         if self.failed is None:
@@ -312,13 +323,13 @@ class Log:
         old.complete_time_index()
         saves = self._saves()
         self.segments.add(new)
-        entries = self.producers.snapshot()
+        producers = self.producers.facts()
 
         def seal() -> None:
             for save in saves:
                 save()
             # Last, because it tells recovery that all before `start` was on the device.
-            self.snapshots.write(start, entries)
+            self.snapshots.write(start, to_entries(producers))
 
         def sealed() -> None:
             self._flushed(start)
@@ -507,11 +518,11 @@ class Log:
             await self.abandon_cleaning()
             self.segments.active.complete_time_index()
             await self.flush()
-            end, entries = self.log_end_offset, self.producers.snapshot()
+            end, producers = self.log_end_offset, self.producers.facts()
             segments = list(self.segments)
 
             def finish() -> None:
-                self.snapshots.write(end, entries)
+                self.snapshots.write(end, to_entries(producers))
                 for segment in segments:
                     segment.close()
 

@@ -7,8 +7,9 @@ two stands the write itself. Batches without a producer id never come here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from heapq import nsmallest
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,18 +20,32 @@ from tidelog.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from tidelog.log.producer_snapshot import EarlierBatch, SnapshotEntry
+from tidelog.log.producer_snapshot import SnapshotEntry
+from tidelog.log.producer_state import (
+    NO_TRANSACTION,
+    SEQUENCE_MASK,
+    WINDOW,
+    AppendedBatch,
+    Idle,
+    ProducerFacts,
+    ProducerState,
+)
 from tidelog.records.header import BatchHeader
-from tidelog.types import NO_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Epoch, Offset, ProducerId
+from tidelog.types import NO_SEQUENCE, Epoch, Offset, ProducerId
 
-WINDOW = 5
-"""Batches remembered per producer: as many as a client may have in flight and so may send again."""
 DEFAULT_EXPIRATION_MS = 24 * 60 * 60 * 1000
-NO_TRANSACTION: Offset = -1
+DEFAULT_MAX_IDS = 20_000
 
-_SEQUENCE_MASK = 0x7FFFFFFF
 _HALF_OF_ALL_SEQUENCES = 2**30
 _TRANSACTIONAL = 0x10
+_MARK_EVERY_MS = 10_000
+_MOST_MARKS = 60
+_MAKE_ROOM_FOR = 20
+"""A follower that remembers too many producers forgets a twentieth of them at once: to look for one costs as much."""
+
+
+def _anyone() -> None:
+    """There is room for any producer."""
 
 
 class AppendOrigin(Enum):
@@ -60,14 +75,6 @@ class SequenceGapError(OutOfOrderSequenceError):
         """Where its last batch is, -1 if that is not known."""
 
 
-class AppendedBatch(NamedTuple):
-    """A batch in the log, as the answer to its duplicate tells it."""
-
-    base_offset: Offset
-    last_offset: Offset
-    timestamp: int
-
-
 class CompletedTxn(NamedTuple):
     """A transaction that a marker ended; if it was aborted, this goes into the transaction index."""
 
@@ -78,92 +85,6 @@ class CompletedTxn(NamedTuple):
     last_stable_offset: Offset
 
 
-class _Idle(NamedTuple):
-    written: tuple[Offset, int]
-    """The last offset and timestamp when it was looked at."""
-    since_ms: int
-
-
-class ProducerState:
-    """One producer on this partition: its epoch, its last five batches, its open transaction."""
-
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "idle_since",
-        "last_timestamp",
-        "next_sequence",
-        "producer_id",
-        "txn_first_offset",
-    )
-
-    def __init__(self, producer_id: ProducerId, epoch: Epoch = NO_EPOCH) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.next_sequence = 0
-        self.batches: deque[tuple[int, int, Offset, Offset, int]] = deque(maxlen=WINDOW)
-        """(first sequence, last sequence, base offset, last offset, timestamp), all of this epoch"""
-        self.last_timestamp = NO_TIMESTAMP
-        self.coordinator_epoch: Epoch = NO_EPOCH
-        self.txn_first_offset: Offset = NO_TRANSACTION
-        self.idle_since: _Idle | None = None
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1][1] if self.batches else NO_SEQUENCE
-
-    @property
-    def last_offset(self) -> Offset:
-        return self.batches[-1][3] if self.batches else -1
-
-    def begin_epoch(self, epoch: Epoch) -> None:
-        """Sequences start again at 0. An open transaction stays open until its marker comes."""
-        self.epoch = epoch
-        self.batches.clear()
-        self.next_sequence = 0
-
-    def duplicate_of(self, header: BatchHeader) -> AppendedBatch | None:
-        """The remembered batch with exactly these sequences, if there is one."""
-        if header.producer_epoch == self.epoch:
-            first_sequence, last_sequence = header.base_sequence, header.last_sequence
-            for first, last, base_offset, last_offset, timestamp in self.batches:
-                if first == first_sequence and last == last_sequence:
-                    return AppendedBatch(base_offset, last_offset, timestamp)
-        return None
-
-    def to_snapshot(self) -> SnapshotEntry:
-        _, last, base_offset, last_offset, _ = self.batches[-1] if self.batches else (-1, NO_SEQUENCE, -1, -1, -1)
-        return SnapshotEntry(
-            producer_id=self.producer_id,
-            epoch=self.epoch,
-            last_sequence=last,
-            last_offset=last_offset,
-            offset_delta=last_offset - base_offset,
-            timestamp=self.last_timestamp,
-            coordinator_epoch=self.coordinator_epoch,
-            txn_first_offset=self.txn_first_offset,
-            earlier=tuple(
-                EarlierBatch(last, last_offset, last_offset - base_offset, timestamp)
-                for _, last, base_offset, last_offset, timestamp in list(self.batches)[:-1]
-            ),
-        )
-
-    @classmethod
-    def from_snapshot(cls, entry: SnapshotEntry) -> ProducerState:
-        state = cls(entry.producer_id, entry.epoch)
-        state.last_timestamp = entry.timestamp
-        state.coordinator_epoch = entry.coordinator_epoch
-        state.txn_first_offset = max(entry.txn_first_offset, NO_TRANSACTION)
-        if entry.last_offset >= 0:
-            last_batch = EarlierBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
-            for last, last_offset, delta, timestamp in (*entry.earlier, last_batch):
-                first = (last - delta) & _SEQUENCE_MASK if last >= 0 else NO_SEQUENCE
-                state.batches.append((first, last, last_offset - delta, last_offset, timestamp))
-            state.next_sequence = (entry.last_sequence + 1) & _SEQUENCE_MASK
-        return state
-
-
 class Producers:
     """All producers of one partition, their open transactions, and so what read_committed may see.
 
@@ -171,8 +92,13 @@ class Producers:
     yet below the high watermark; None if there is no such transaction. Expiry never takes an open transaction.
     """
 
-    def __init__(self, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+    def __init__(self, expiration_ms: int = DEFAULT_EXPIRATION_MS, max_ids: int = DEFAULT_MAX_IDS) -> None:
         self.expiration_ms = expiration_ms
+        self._max_ids = max_ids
+        self._marks: deque[tuple[int, Offset]] = deque(maxlen=_MOST_MARKS)
+        """Times and where the log ended then, rising: they tell how long a producer has been silent."""
+        self._searched_to: Offset = -1
+        """No producer that may be forgotten wrote last below this offset, when it was last looked for."""
         self.first_unstable_offset: Offset | None = None
         self._states: dict[ProducerId, ProducerState] = {}
         self._ongoing: dict[Offset, ProducerId] = {}
@@ -189,14 +115,22 @@ class Producers:
         """The open transactions by first offset, oldest first."""
         return MappingProxyType(self._ongoing)
 
+    def __len__(self) -> int:
+        return len(self._states)
+
     def has_ongoing_transaction(self, producer_id: ProducerId) -> bool:
         state = self._states.get(producer_id)
         return state is not None and state.txn_first_offset >= 0
 
     # Data batches
 
-    def check(self, header: BatchHeader, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendedBatch | None:
-        """May this batch be written next? None: yes. A batch: it already was, answer with that one."""
+    def check(
+        self, header: BatchHeader, origin: AppendOrigin = AppendOrigin.CLIENT, admit: Callable[[], None] = _anyone
+    ) -> AppendedBatch | None:
+        """May this batch be written next? None: yes. A batch: it already was, answer with that one.
+
+        `admit` is asked before a new producer is taken, and raises if there is no room for it.
+        """
         state = self._states.get(header.producer_id)
         if (
             state is not None
@@ -213,6 +147,8 @@ class Producers:
         if state is None:
             if origin is AppendOrigin.CLIENT:
                 _check_first_sequence(header)
+            if is_client:
+                admit()
             return None
         if is_client and (duplicate := state.duplicate_of(header)):
             return duplicate
@@ -231,15 +167,19 @@ class Producers:
         producer_id = header.producer_id
         state = self._states.get(producer_id)
         if state is None:
-            state = self._states[producer_id] = ProducerState(producer_id, header.producer_epoch)
+            state = self._new(producer_id, header.producer_epoch)
         elif header.producer_epoch != state.epoch:
             state.begin_epoch(header.producer_epoch)
         last_offset = base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
         first = header.base_sequence
-        last = (first + header.last_offset_delta) & _SEQUENCE_MASK if first >= 0 else NO_SEQUENCE
-        state.batches.append((first, last, base_offset, last_offset, timestamp))
-        state.next_sequence = (last + 1) & _SEQUENCE_MASK
+        last = (first + header.last_offset_delta) & SEQUENCE_MASK if first >= 0 else NO_SEQUENCE
+        batches = state.batches
+        batches.append((first, last, base_offset, last_offset, timestamp))
+        if len(batches) > WINDOW:
+            del batches[0]
+        state.last_write = last_offset
+        state.next_sequence = (last + 1) & SEQUENCE_MASK
         state.last_timestamp = timestamp
         if header.attributes & _TRANSACTIONAL and state.txn_first_offset < 0:
             state.txn_first_offset = base_offset
@@ -276,9 +216,10 @@ class Producers:
         producer_id = header.producer_id
         state = self._states.get(producer_id)
         if state is None:
-            state = self._states[producer_id] = ProducerState(producer_id, header.producer_epoch)
+            state = self._new(producer_id, header.producer_epoch)
         elif header.producer_epoch != state.epoch:
             state.begin_epoch(header.producer_epoch)
+        state.last_write = offset
         state.coordinator_epoch = coordinator_epoch
         state.last_timestamp = header.max_timestamp
         first_offset = state.txn_first_offset
@@ -322,6 +263,36 @@ class Producers:
 
     # Forgetting and remembering
 
+    def _new(self, producer_id: ProducerId, epoch: Epoch) -> ProducerState:
+        if len(self._states) >= self._max_ids:
+            # Not of a client's batch, for which room was made: of a leader's, or of one's own log at the start.
+            candidates = (state for state in self._states.values() if state.may_be_forgotten)
+            for state in nsmallest(self._max_ids // _MAKE_ROOM_FOR + 1, candidates, key=lambda state: state.last_write):
+                del self._states[state.producer_id]
+        state = self._states[producer_id] = ProducerState(producer_id, epoch)
+        return state
+
+    def mark(self, now_ms: int, log_end_offset: Offset) -> None:
+        """Where the log ends now. Called from time to time, so that `remove_silent` can tell who is silent."""
+        if not self._marks or now_ms - self._marks[-1][0] >= _MARK_EVERY_MS:
+            self._marks.append((now_ms, log_end_offset))
+
+    def remove_silent(self, since_ms: int) -> int:
+        """Forget all that have written nothing since then and may be forgotten; how many they were.
+
+        Those that were found to be none are not looked for again: a flood of new ids must not cost a search each.
+        """
+        below = max((offset for marked_ms, offset in self._marks if marked_ms <= since_ms), default=-1)
+        if below <= self._searched_to:
+            return 0
+        self._searched_to = below
+        silent = [
+            state.producer_id for state in self._states.values() if state.last_write < below and state.may_be_forgotten
+        ]
+        for producer_id in silent:
+            del self._states[producer_id]
+        return len(silent)
+
     def remove_expired(self, now_ms: int) -> int:
         """Forget producers that have been idle for producer.id.expiration.ms; how many they were.
 
@@ -338,7 +309,7 @@ class Producers:
             return False
         written, idle = (state.last_offset, state.last_timestamp), state.idle_since
         if idle is None or idle.written != written:
-            state.idle_since = _Idle(written, now_ms)
+            state.idle_since = Idle(written, now_ms)
             return False
         return now_ms - idle.since_ms >= self.expiration_ms
 
@@ -353,6 +324,8 @@ class Producers:
         Markers that are still there and were not yet committed are remembered: a snapshot would not tell of them.
         """
         self._states.clear()
+        self._marks.clear()
+        self._searched_to = -1
         self._ongoing.clear()
         self._unreplicated = {first: marker for first, marker in self._unreplicated.items() if marker < end_offset}
         self._find_first_unstable()
@@ -369,6 +342,10 @@ class Producers:
     def snapshot(self) -> list[SnapshotEntry]:
         """What to keep in a file, with the log end offset for a name."""
         return [state.to_snapshot() for state in self._states.values()]
+
+    def facts(self) -> list[ProducerFacts]:
+        """For `to_entries` on another thread: to make a snapshot of many producers takes long."""
+        return [state.facts() for state in self._states.values()]
 
 
 def _check_first_sequence(header: BatchHeader) -> None:
@@ -407,4 +384,4 @@ def _check_sequence(header: BatchHeader, state: ProducerState) -> None:
 
 def is_behind(sequence: int, other: int) -> bool:
     """Whether a sequence comes later than the other; they wrap."""
-    return 0 < (sequence - other) & _SEQUENCE_MASK < _HALF_OF_ALL_SEQUENCES
+    return 0 < (sequence - other) & SEQUENCE_MASK < _HALF_OF_ALL_SEQUENCES

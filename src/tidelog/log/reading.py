@@ -11,7 +11,6 @@ from typing import NamedTuple
 from tidelog.log.segment import NotCachedError, Read, Segment
 from tidelog.log.segments import Segments
 from tidelog.ports import File
-from tidelog.records.batch import decode_batch
 from tidelog.records.header import BatchHeader
 from tidelog.records.lookups import TimestampOffset, first_at_or_after, latest_timestamp
 from tidelog.types import NO_TIMESTAMP, Buffer, Offset
@@ -146,7 +145,7 @@ def find_max_timestamp(segments: Segments, log_start_offset: Offset) -> FoundTim
     if start is None:
         return None
     position, header = next(latest.headers(start[0], latest.file.read_at))
-    found = _latest_visible(_batch(latest, position, header), header, log_start_offset)
+    found = latest_timestamp(_batch(latest, position, header), header, 0, log_start_offset)
     return None if found is None else _with_epoch(found, header)
 
 
@@ -158,23 +157,13 @@ def _max_from(segment: Segment, log_start_offset: Offset) -> tuple[int, Offset]:
     start = segment.find(log_start_offset, segment.file.read_at)
     for position, header in segment.headers(start[0], segment.file.read_at) if start is not None else ():
         if header.base_offset < log_start_offset:
-            found = _latest_visible(_batch(segment, position, header), header, log_start_offset)
+            found = latest_timestamp(_batch(segment, position, header), header, 0, log_start_offset)
             timestamp = NO_TIMESTAMP if found is None else found.timestamp
         else:
             timestamp = header.max_timestamp
         if timestamp > best[0]:
             best = timestamp, header.last_offset
     return best
-
-
-def _latest_visible(batch: Buffer, header: BatchHeader, log_start_offset: Offset) -> TimestampOffset | None:
-    if header.base_offset >= log_start_offset:
-        return latest_timestamp(batch, header)
-    visible = [record for record in decode_batch(batch, header) if record.offset >= log_start_offset]
-    if not visible:
-        return None
-    latest = max(visible, key=lambda record: (record.timestamp, -record.offset))
-    return TimestampOffset(latest.timestamp, latest.offset)
 
 
 def _batch(segment: Segment, position: int, header: BatchHeader) -> Buffer:

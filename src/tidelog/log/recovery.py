@@ -112,7 +112,7 @@ def load_producers(
     DeleteRecords leaves the log start within a segment. All batches of that segment are there, so what came before the
     log start counts as well: its producers may send it again.
     """
-    producers = Producers(config.producer_id_expiration_ms)
+    producers = Producers(config.producer_id_expiration_ms, config.producer_ids_max)
     oldest = min(log_start_offset, segments[0].base_offset if segments else end_offset)
     newest = snapshots.load_latest(oldest, end_offset)
     if newest is not None and segments and has_control_batch(Segments(segments), high_watermark, newest[0]):

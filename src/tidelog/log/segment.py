@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-from tidelog.errors import StorageError
+from tidelog.errors import NoDescriptorError, StorageError
 from tidelog.log import names
 from tidelog.log.config import LogConfig
 from tidelog.log.index import OffsetIndex, TimeIndex, write_index
@@ -80,8 +80,12 @@ class Segment:
     ) -> Segment:
         """An empty one; leftovers of the same name are cleared away."""
         segment = cls(disk, directory, base_offset, config, now_ms, create=True, stage=stage)
-        if segment.file.size():
-            segment.file.truncate(0)
+        try:
+            if segment.file.size():
+                segment.file.truncate(0)
+        except StorageError:
+            segment.close()
+            raise
         segment.reset_indexes()
         segment.transactions.reset()
         return segment
@@ -188,6 +192,8 @@ class Segment:
         position = self.size
         try:
             self.file.write_at(position, buffers)
+        except NoDescriptorError:
+            raise
         except StorageError:
             # The torn bytes are past `size` and so invisible; cut them so that no reader of the file meets them.
             self.file.truncate(position)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from tidelog.errors import StorageError, TidelogError
+from tidelog.errors import NoDescriptorError, StorageError, TidelogError
 from tidelog.ports import Disk
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class FileWork:
         """Reads and cleaning: they wait neither for the writes of this log nor these for them."""
         try:
             return await self._submit(f"{self._key}#{lane}", work)
-        except LogDeletedError:
+        except (LogDeletedError, NoDescriptorError):
             raise
         except StorageError as failure:
             self._on_failure(failure)

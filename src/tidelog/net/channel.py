@@ -1,13 +1,15 @@
-"""The request channel: one bounded queue between the network workers and the handlers (S7.1).
+"""The request channel: bounded queues between the network workers and the handlers (S7.1).
 
-Everything runs on one loop. Control requests have a small queue of their own that is served first (S7.3).
+Everything runs on one loop. Each connection has its own queue, and the channel serves one request of each connection in
+turn: a client that sends many requests ahead makes its own requests wait, not those of others. Control requests have
+a small queue of their own that is served first (S7.3).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.metrics import Metrics
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _TURN = 64
 """Requests handled before the loop may look at its sockets again, so that control requests need not wait long."""
+_TURN_NS = 10_000_000
+"""A turn that has taken this long ends after the request that is being handled."""
 
 
 class Call:
@@ -44,7 +48,7 @@ class Call:
     def __init__(self, connection: ServerConnection, frame: Buffer, api_key: int, arrived_ns: int) -> None:
         self.connection = connection
         self.frame: Buffer | None = frame
-        """The bytes of the request, until it was handled."""
+        """The bytes of the request, until it was answered or `let_go`."""
         self.api_key = api_key
         self.version = -1
         self.correlation_id = -1
@@ -69,6 +73,10 @@ class Call:
     def listener(self) -> str:
         return self.connection.listener
 
+    def let_go(self) -> None:
+        """The bytes of the request are not needed any more, and no view of them is kept: it only waits."""
+        self.connection.let_go(self)
+
     def answer(self, parts: Sequence[Any]) -> None:
         """Send this when all earlier answers of the connection are on their way."""
         assert not self.is_done, "a request is answered once"
@@ -78,10 +86,12 @@ class Call:
 
 
 class RequestChannel:
-    """Queues requests and hands them to `handle`, control first, each kind in the order it came.
+    """Queues requests and hands them to `handle`: control first, then one of each connection in turn.
 
-    When `capacity` data requests wait, connections stop reading until there is room: nothing is dropped, nothing
-    grows without bound (S7.4).
+    Requests of one connection keep their order. When `capacity` data requests wait, connections stop reading until
+    there is room: nothing is dropped, nothing grows without bound (S7.4).
+
+    Always: a connection is in the ring if and only if it `is_queued`, and `_queued` counts the requests of those.
     """
 
     def __init__(
@@ -100,32 +110,61 @@ class RequestChannel:
         self._handle = handle
         self._end_of_turn: deque[Callable[[], None]] = deque()
         self._control: deque[Call] = deque()
-        self._data: deque[Call] = deque()
+        self._ring: deque[ServerConnection] = deque()
+        """Connections that have data requests to be handled; the first one is next."""
+        self._queued = 0
         self._kept_out: deque[ServerConnection] = deque()
         self._scheduled = False
         self.is_serving = False
         """Answers that are ready are sent when the turn is over."""
         self._loop = asyncio.get_running_loop()
-        metrics.gauge("kafka_network_request_channel_request_queue_size", lambda: len(self._data))
+        metrics.gauge("kafka_network_request_channel_request_queue_size", lambda: self._queued)
         metrics.gauge("kafka_network_request_channel_control_queue_size", lambda: len(self._control))
 
     @property
     def is_full(self) -> bool:
-        return len(self._data) >= self.capacity
+        return self._queued >= self.capacity
 
     def put(self, call: Call) -> None:
         """Control requests pass data requests, but not those of their own connection."""
-        if call.api_key in self.control_keys and not call.connection.queued_data:
+        connection = call.connection
+        if call.api_key in self.control_keys and not connection.queue:
             self._control.append(call)
         else:
-            call.connection.queued_data += 1
-            self._data.append(call)
-        self._schedule()
+            connection.queue.append(call)
+            if connection.is_queued:
+                self._queued += 1
+            else:
+                self._enter(connection)
+        if not self._scheduled and not self.is_serving:
+            self._schedule()
 
-    def put_back(self, calls: Sequence[Call]) -> None:
-        """Data requests that were set aside: their connection takes answers again. Later ones of it may wait here."""
-        self._data.extendleft(reversed(calls))
-        self._schedule()
+    def put_back(self, connection: ServerConnection) -> None:
+        """It was stalled and takes answers again: the requests that it left waiting are handled."""
+        if connection.queue and not connection.is_queued:
+            self._enter(connection)
+            self._schedule()
+
+    def put_in_front(self, connection: ServerConnection, calls: Iterable[Call]) -> None:
+        """Requests that were to be handled and are not yet, before those that have come since."""
+        before = len(connection.queue)
+        connection.queue.extendleft(reversed(list(calls)))
+        if connection.is_queued:
+            self._queued += len(connection.queue) - before
+        elif connection.queue and not connection.is_stalled:
+            self._enter(connection)
+            self._schedule()
+
+    def _enter(self, connection: ServerConnection) -> None:
+        connection.is_queued = True
+        self._ring.append(connection)
+        self._queued += len(connection.queue)
+
+    def drop(self, connection: ServerConnection) -> None:
+        """It is closed, so its requests are not handled."""
+        if connection.is_queued:
+            self._queued -= len(connection.queue)
+        connection.queue.clear()
 
     def _schedule(self) -> None:
         if not self._scheduled and not self.is_serving:
@@ -155,7 +194,7 @@ class RequestChannel:
                 send()
         finally:
             self.is_serving = False
-        if self._control or self._data:
+        if self._control or self._ring:
             self._schedule()
 
     def _end_turn(self) -> None:
@@ -166,23 +205,32 @@ class RequestChannel:
                 self._loop.call_exception_handler({"message": "at the end of a turn", "exception": failure})
 
     def _serve_turn(self) -> None:
-        control, data, handle = self._control, self._data, self._handle
+        control, ring, handle = self._control, self._ring, self._handle
+        end_ns = self.clock.monotonic_ns() + _TURN_NS
         for _ in range(_TURN):
             if control:
                 call = control.popleft()
-            elif data:
-                call = data.popleft()
-                connection = call.connection
-                if connection.is_stalled:
-                    connection.set_aside(call)
+            elif ring:
+                connection = ring.popleft()
+                queue = connection.queue
+                if connection.is_stalled or not queue:
+                    connection.is_queued = False
+                    self._queued -= len(queue)
                     continue
-                connection.queued_data -= 1
+                call = queue.popleft()
+                self._queued -= 1
+                if queue:
+                    ring.append(connection)
+                else:
+                    connection.is_queued = False
             else:
                 break
             try:
                 handle(call)
             except Exception as failure:  # a fault of ours ends this connection and no other
                 call.connection.close(f"a request failed: {failure!r}", failure)
+            if call.handled_ns > end_ns:
+                break
         while self._kept_out and not self.is_full:
             connection = self._kept_out.popleft()
             connection.is_kept_out = False

@@ -10,11 +10,16 @@ import asyncio
 import logging
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from tidelog.net.buffers import blank
 from tidelog.net.channel import Call, RequestChannel
+from tidelog.net.identity import HEADER_BYTES
 from tidelog.net.outbox import Outbox
+from tidelog.net.room import STEP_BYTES
+from tidelog.types import Buffer
+from tidelog.wire.api import API_VERSIONS
 
 if TYPE_CHECKING:
     from tidelog.net.server import NetworkWorker
@@ -25,10 +30,12 @@ _CHUNK_BYTES = 16 * 1024
 _ROOM_BYTES = 2 * 1024
 """Less than this left in a chunk, and the next read gets a new one."""
 _SIZE = struct.Struct(">i")
-_SIZE_AND_KEY = struct.Struct(">ih")
+_KEY = struct.Struct(">h")
 _MAX_UNANSWERED = 256
 _MAX_UNANSWERED_BYTES = 64 * 1024 * 1024
 _MAX_UNSENT_BYTES = 1024 * 1024
+_PROGRESS_BYTES = 1024 * 1024
+"""If so much more of a request comes within tidelog.request.read.timeout.ms, its client is not too slow."""
 _MAX_REASON = 500
 _NOTHING = memoryview(bytearray())
 
@@ -36,30 +43,36 @@ _NOTHING = memoryview(bytearray())
 class ServerConnection(asyncio.BufferedProtocol):
     """Answers leave in the order of their requests (S7.4); requests are handled without waiting for earlier answers.
 
-    Reading stops while the channel is full, while too many answers are owed, or too many bytes wait to be answered or
-    to be sent. So a client costs at most that much, whatever it asks for and however little it takes.
+    Reading stops while the channel or the broker's room for requests is full, while too many answers are owed, or too
+    many bytes wait to be answered or to be sent. So a client costs at most that much, whatever it asks for and however
+    little it takes.
     """
 
     def __init__(self, worker: NetworkWorker, listener: str, channel: RequestChannel, max_request_bytes: int) -> None:
         self.listener = listener
         self.client_host = ""
-        self.queued_data = 0
-        """Requests of this connection in the data queue."""
+        self.queue: deque[Call] = deque()
+        """Data requests that the channel has not handed out yet."""
+        self.is_queued = False
+        """The channel comes to these requests by itself."""
         self.last_active_ns = 0
         """When something was last read from it or taken by it."""
         self.is_closed = False
         self.is_kept_out = False
         """The channel was full and will say when it is not."""
+        self.is_known = False
+        """A request of it has shown whether it comes from a broker."""
+        self.is_broker = False
         self.is_stalled = False
-        """Too many bytes of answers wait here; its requests wait aside until they are gone."""
+        """Too many bytes of answers wait here; its requests wait in `queue` until they are gone."""
         self._worker = worker
         self._channel = channel
+        self._room = worker.room
         self._max_request_bytes = max_request_bytes
         self._transport: asyncio.Transport
         self._outbox: Outbox
         self._owed: deque[Call] = deque()
         """Calls in the order they came; the first may wait for its answer while later ones have theirs."""
-        self._aside: list[Call] = []
         self._unanswered_bytes = 0
         self._unsent = 0
         self._unsent_bytes = 0
@@ -73,6 +86,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         """What was read into the chunk and is not yet cut lies between them."""
         self._body: memoryview | None = None
         self._body_end = 0
+        self._size = 0
+        """Of the request for which the body is, or for which it waits."""
+        self._granted = 0
+        """How many bytes of it may be read: so much room was given to it."""
+        self._waits_for_room = False
+        self._partial_ns = 0
+        """Since when a request is being read without enough of it having come; 0 if none is half read."""
+        self._partial_bytes = 0
+        """Of the body, at that time."""
 
     # What the loop calls
 
@@ -86,7 +108,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._body is not None:
-            return self._body[self._body_end :]
+            return self._body[self._body_end : self._granted]
         if len(self._chunk) - self._end < _ROOM_BYTES:
             self._new_chunk()
         return self._chunk[self._end :]
@@ -100,10 +122,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._body_end += nbytes
         if self._body_end == len(body):
             self._body = None
+            self._room.finished(self, self._granted)
+            self._granted = 0
             self._take(body)
             self._cut()
-        else:
-            self.last_active_ns = self._channel.clock.monotonic_ns()
+            return
+        now_ns = self.last_active_ns = self._channel.clock.monotonic_ns()
+        if self._body_end >= self._partial_bytes + _PROGRESS_BYTES:
+            self._partial_ns, self._partial_bytes = now_ns, self._body_end
+        if self._body_end == self._granted:
+            self._get_room()
 
     def eof_received(self) -> bool:
         return False
@@ -135,9 +163,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         while self._is_reading and not self.is_closed:
             have = self._end - self._start
             if have < _SIZE.size:
+                if have:
+                    self._note_partial()
                 break
             (size,) = _SIZE.unpack_from(self._chunk, self._start)
-            if not _SIZE_AND_KEY.size - _SIZE.size < size <= self._max_request_bytes:
+            if not _KEY.size < size <= self._max_request_bytes:
                 self.close(
                     f"a request of {size} bytes; allowed are up to socket.request.max.bytes = {self._max_request_bytes}"
                 )
@@ -145,39 +175,97 @@ class ServerConnection(asyncio.BufferedProtocol):
             start = self._start + _SIZE.size
             if have - _SIZE.size >= size:
                 self._start = start + size
+                self._room.held += size
                 self._take(self._chunk[start : self._start])
             else:
+                self._note_partial()
                 if size > _CHUNK_BYTES - _ROOM_BYTES:
                     self._begin_body(size, start)
                 break
 
+    def _note_partial(self) -> None:
+        if not self._partial_ns:
+            self._partial_ns, self._partial_bytes = self._channel.clock.monotonic_ns(), 0
+
+    def is_too_slow(self, before_ns: int) -> bool:
+        """A request that is half read has not come on since then, and not because it was made to wait.
+
+        One that waits for more room must not hold the room it has for ever: others wait for that.
+        """
+        if not 0 < self._partial_ns < before_ns:
+            return False
+        return self._is_reading or (self._waits_for_room and self._granted > 0)
+
     def _begin_body(self, size: int, start: int) -> None:
+        """What was read of it stays in the chunk until there is room for its first step."""
+        self._size = size
+        if not self._granted:
+            self._identify(self._chunk[start : self._end])
+            if self.is_closed or not self._get_room():
+                return
         try:
             body = memoryview(blank(size))
         except MemoryError:
-            self.close(f"no memory for a request of {size} bytes; socket.request.max.bytes may be too large")
+            self.close(f"no memory for a request of {size} bytes; lower socket.request.max.bytes")
             return
         have = self._end - start
         body[:have] = self._chunk[start : self._end]
         self._start = self._end
         self._body, self._body_end = body, have
 
+    def _identify(self, frame: memoryview) -> None:
+        """By the beginning of a request. ApiVersions, with which every connection may begin, does not say."""
+        if not self.is_known and len(frame) >= HEADER_BYTES:
+            self.is_broker = self._worker.is_of_broker(frame)
+            self.is_known = self.is_broker or _KEY.unpack_from(frame)[0] != API_VERSIONS
+            if self.is_known:
+                self._worker.identified(self)
+
+    @property
+    def missing_room(self) -> int:
+        """What the request that is half read still needs."""
+        return self._size - self._granted
+
+    def _get_room(self) -> bool:
+        """For the next step of the request. False if there is none: then reading goes on with `room_came`."""
+        granted = self._room.take(self, min(self.missing_room, STEP_BYTES))
+        self._granted += granted
+        if not granted:
+            self._waits_for_room = True
+            self._pause_reading()
+        return granted > 0
+
+    def room_came(self, size: int) -> None:
+        """Go on, with so many more bytes of the request that is half read."""
+        self._granted += size
+        self._waits_for_room = False
+        self.resume()
+
     def _take(self, frame: memoryview) -> None:
         now_ns = self._channel.clock.monotonic_ns()
         self.last_active_ns = now_ns
+        self._partial_ns = 0
         self._unanswered_bytes += len(frame)
-        call = Call(self, frame, int.from_bytes(frame[:2], "big", signed=True), now_ns)
+        if not self.is_known:
+            self._identify(frame)
+            if self.is_closed:
+                return
+        call = Call(self, frame, _KEY.unpack_from(frame)[0], now_ns)
         self._owed.append(call)
         self._channel.put(call)
-        if self.queued_data and self._channel.is_full:
+        if self.queue and self._channel.is_full:
             self._pause_reading()
             self._channel.keep_out(self)
         elif self._owes_too_much:
             self._pause_reading()
+        elif self._room.held >= self._room.max_bytes and self._room.is_full_for(self):
+            self._waits_for_room = True
+            self._pause_reading()
+            self._room.pause(self)
 
-    def set_aside(self, call: Call) -> None:
-        """Not now: its answer would only add to those that the client does not take."""
-        self._aside.append(call)
+    def take_back(self, calls: Iterable[Call]) -> None:
+        """Requests that were to be served and were not: the client does not take the answers to those before them."""
+        self._channel.put_in_front(self, calls)
 
     @property
     def _owes_too_much(self) -> bool:
@@ -194,22 +282,36 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         """Read on, unless there is another reason not to."""
-        if self._is_reading or self.is_closed or self._owes_too_much:
+        if self._is_reading or self.is_closed or self._owes_too_much or self._waits_for_room:
             return
         if self._channel.is_full:
             self._channel.keep_out(self)
             return
         self._is_reading = True
+        if self._partial_ns:
+            self._partial_ns = self._channel.clock.monotonic_ns()
         self._cut()
         if self._is_reading and not self.is_closed:
             self._transport.resume_reading()
 
     # Answers
 
+    def let_go(self, call: Call) -> None:
+        """Its bytes are not needed any more, though it is not answered: they make room for other requests."""
+        if call.frame is not None:
+            self._let_go(call, call.frame)
+            if not self._is_reading:
+                self.resume()
+
+    def _let_go(self, call: Call, frame: Buffer) -> None:
+        size = len(frame)
+        call.frame = None
+        self._unanswered_bytes -= size
+        self._room.give(size)
+
     def answered(self, call: Call) -> None:
         if call.frame is not None:
-            self._unanswered_bytes -= len(call.frame)
-            call.frame = None
+            self._let_go(call, call.frame)
         size = 0
         for part in call.parts:
             if isinstance(part, (bytes, bytearray, memoryview)):
@@ -245,14 +347,18 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._unsent = self._unsent_bytes = 0
             if self.is_stalled and self._held_bytes < _MAX_UNSENT_BYTES:
                 self.is_stalled = False
-                aside, self._aside = self._aside, []
-                self._channel.put_back(aside)
+                self._channel.put_back(self)
         if not self._is_reading:
             self.resume()
 
     # The end
 
-    def close(self, why: str, fault: BaseException | None = None) -> None:
+    @property
+    def owes_nothing(self) -> bool:
+        """Nothing of a request was read, and every answer was sent."""
+        return not self._owed and not self._partial_ns and self._outbox.is_empty
+
+    def close(self, why: str, fault: BaseException | None = None, *, level: int = logging.INFO) -> None:
         """Cut it off, with one line that says why, and if it is a fault of ours, where."""
         why = "".join(one if one.isprintable() else " " for one in why[:_MAX_REASON])  # clients may have named things
         if fault is not None:
@@ -260,18 +366,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self.is_closed:
             self.is_closed = True
             if fault is None:
-                _log.info("closing the connection from %s: %s", self.client_host, why)
+                _log.log(level, "closing the connection from %s: %s", self.client_host, why)
             self._drop()
             self._transport.abort()
 
     def _drop(self) -> None:
         """Nobody is left to read from or to answer."""
         owed, self._owed = self._owed, deque()
-        self._aside.clear()
+        self._channel.drop(self)
         self._outbox.drop()
         self._body = None
         self._chunk, self._start, self._end = _NOTHING, 0, 0
+        unanswered, self._unanswered_bytes = self._unanswered_bytes, 0
+        granted, self._granted = self._granted, 0
         for call in owed:
             call.frame = None
             if call.when_gone is not None:
                 call.when_gone()
+        self._room.forget(self, granted, unanswered)

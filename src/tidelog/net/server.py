@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter as Tally
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidelog.metrics import Metrics
+from tidelog.net.admission import Admission, ConnectionLimits
 from tidelog.net.channel import Call, RequestChannel
 from tidelog.net.connection import ServerConnection
+from tidelog.net.identity import is_of_broker
+from tidelog.net.room import RequestRoom
+from tidelog.types import Buffer
 
 _log = logging.getLogger(__name__)
 
-_IDLE_CHECK_S = 1.0
-_MAX_INT = 2**31 - 1
+_LOOK_EVERY_S = 1.0
+_NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,21 @@ class ServerLimits:
 
     num_network_threads: int = 3
     socket_request_max_bytes: int = 100 * 1024 * 1024
+    queued_max_request_bytes: int = -1
+    request_read_timeout_ms: int = 30_000
     connections_max_idle_ms: int = 600_000
-    max_connections: int = _MAX_INT
-    max_connections_per_ip: int = _MAX_INT
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     backlog: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class InterBroker:
+    """How connections of other brokers are known."""
+
+    listener: str | None = None
+    """Where only brokers connect, if there is such a listener."""
+    keys: frozenset[int] = frozenset()
+    """Requests that only brokers send."""
 
 
 class NetworkWorker:
@@ -46,6 +59,7 @@ class NetworkWorker:
         metrics: Metrics,
     ) -> None:
         self.connections: dict[ServerConnection, None] = {}
+        self.room: RequestRoom = server.room
         self._server = server
         self._channel = channel
         self._ready: dict[ServerConnection, None] = {}
@@ -60,14 +74,18 @@ class NetworkWorker:
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection] = None
-        refusal = self._server.refusal(connection)
-        if refusal:
-            connection.close(refusal)
+        self._server.admission.admit(connection)
+
+    def is_of_broker(self, frame: Buffer) -> bool:
+        return is_of_broker(frame, self._server.inter_broker.keys)
+
+    def identified(self, connection: ServerConnection) -> None:
+        self._server.admission.identified(connection)
 
     def closed(self, connection: ServerConnection) -> None:
         self.connections.pop(connection, None)
         self._ready.pop(connection, None)
-        self._server.forget(connection)
+        self._server.admission.forget(connection)
 
     def answer_ready(self, connection: ServerConnection) -> None:
         """While requests are handled `send` follows by itself; later answers have to ask for it."""
@@ -92,28 +110,43 @@ class NetworkWorker:
             if connection.last_active_ns < before_ns and not connection.is_closed:
                 connection.close("nothing was read from it or taken by it for connections.max.idle.ms")
 
+    def close_slow(self, before_ns: int) -> int:
+        """Those that began a request and do not go on with it hold memory; how many there were."""
+        slow = [connection for connection in self.connections if connection.is_too_slow(before_ns)]
+        for connection in slow:
+            connection.close("its request was not read to its end in time (tidelog.request.read.timeout.ms)")
+        return len(slow)
+
 
 class SocketServer:
     """All listeners of one broker."""
 
     def __init__(
-        self, channel: RequestChannel, limits: ServerLimits, on_sent: Callable[[Call], None], metrics: Metrics
+        self,
+        channel: RequestChannel,
+        limits: ServerLimits,
+        on_sent: Callable[[Call], None],
+        metrics: Metrics,
+        inter_broker: InterBroker | None = None,
     ) -> None:
+        self.inter_broker = inter_broker or InterBroker()
+        self.room = RequestRoom(metrics)
+        self.admission = Admission(channel.clock, metrics, self.inter_broker.listener)
         self._channel = channel
         self._on_sent = on_sent
         self._metrics = metrics
         self._workers: list[NetworkWorker] = []
         self._next_worker = 0
         self._servers: list[asyncio.AbstractServer] = []
-        self._per_host: Tally[str] = Tally()
-        self._counted: dict[ServerConnection, None] = {}
-        self._refused = metrics.counter("kafka_network_socket_server_refused_connections_total")
-        self._idle_check: asyncio.TimerHandle | None = None
+        self._slow = metrics.counter("kafka_network_socket_server_slow_connections_closed_total")
+        self._look: asyncio.TimerHandle | None = None
         self.reconfigure(limits)
 
     def reconfigure(self, limits: ServerLimits) -> None:
         """Hold new connections to these; workers that are not wanted any more keep what they have."""
         self._limits = limits
+        self.room.reconfigure(limits.queued_max_request_bytes)
+        self.admission.limits = limits.connections
         for number in range(len(self._workers), limits.num_network_threads):
             worker = NetworkWorker(self, self._channel, number, self._on_sent, self._metrics)
             self._workers.append(worker)
@@ -126,8 +159,8 @@ class SocketServer:
             lambda: self._accept(name), host or None, port, backlog=self._limits.backlog, reuse_address=True
         )
         self._servers.append(server)
-        if self._idle_check is None and self._limits.connections_max_idle_ms >= 0:
-            self._idle_check = loop.call_later(_IDLE_CHECK_S, self._close_idle)
+        if self._look is None:
+            self._look = loop.call_later(_LOOK_EVERY_S, self._look_at_all)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
@@ -136,37 +169,18 @@ class SocketServer:
         self._next_worker += 1
         return ServerConnection(worker, listener, self._channel, self._limits.socket_request_max_bytes)
 
-    def refusal(self, connection: ServerConnection) -> str:
-        """Why a new connection is not welcome; empty if it is, and then it counts."""
-        limits, host = self._limits, connection.client_host
-        per_ip = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
-        if len(self._counted) >= limits.max_connections:
-            why = f"there are max.connections = {limits.max_connections} already"
-        elif self._per_host[host] >= per_ip:
-            why = f"{host} has max.connections.per.ip = {per_ip} already"
-        else:
-            self._per_host[host] += 1
-            self._counted[connection] = None
-            return ""
-        self._refused.add()
-        return why
-
-    def forget(self, connection: ServerConnection) -> None:
-        if connection in self._counted:
-            del self._counted[connection]
-            self._per_host[connection.client_host] -= 1
-            if not self._per_host[connection.client_host]:
-                del self._per_host[connection.client_host]
-
     @property
     def connection_count(self) -> int:
-        return len(self._counted)
+        return self.admission.count
 
-    def _close_idle(self) -> None:
-        before_ns = self._channel.clock.monotonic_ns() - self._limits.connections_max_idle_ms * 1_000_000
+    def _look_at_all(self) -> None:
+        now_ns, limits = self._channel.clock.monotonic_ns(), self._limits
         for worker in self._workers:
-            worker.close_idle(before_ns)
-        self._idle_check = asyncio.get_running_loop().call_later(_IDLE_CHECK_S, self._close_idle)
+            if limits.connections_max_idle_ms >= 0:
+                worker.close_idle(now_ns - limits.connections_max_idle_ms * _NS_PER_MS)
+            if limits.request_read_timeout_ms >= 0:
+                self._slow.add(worker.close_slow(now_ns - limits.request_read_timeout_ms * _NS_PER_MS))
+        self._look = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look_at_all)
 
     def stop_listening(self) -> None:
         for server in self._servers:
@@ -176,8 +190,8 @@ class SocketServer:
     async def close(self) -> None:
         """No new connections, and an end to those there are."""
         self.stop_listening()
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        if self._look is not None:
+            self._look.cancel()
         for worker in self._workers:
             for connection in list(worker.connections):
                 connection.close("the broker stops")

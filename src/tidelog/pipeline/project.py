@@ -32,12 +32,17 @@ class Project(NamedTuple):
 
     @property
     def own(self) -> Path:
-        """Ours: Spark's log, its catalog, and the journal of the last run."""
+        """Ours: Spark's log, its catalog, the journal of the last run, and the lock of the present one."""
         return self.directory / ".tidelog"
 
     @property
     def journal(self) -> Path:
         return self.own / "run.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that runs the pipeline."""
+        return self.own / "run.lock"
 
     @property
     def spark_log(self) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 from tidelog.host.clock import system_random
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.project import Project
+from tidelog.spark.building import ARROW
 
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
@@ -32,7 +33,8 @@ def spark_settings(project: Project, token: str) -> dict[str, str]:
     java = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dderby.stream.error.file={project.own / 'derby.log'}"
     return {
         "spark.driver.memory": _MEMORY,
-        "spark.driver.extraJavaOptions": java,
+        # Before the user's own options: they come from the spec or from spark-submit's settings, and are kept.
+        "spark.driver.defaultJavaOptions": f"{ARROW} {java}",
         # A table that one run made must be known to the next one.
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": project.warehouse.as_uri(),

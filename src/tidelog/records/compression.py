@@ -10,7 +10,6 @@ whatever the input claims.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ import cramjam
 
 from tidelog.errors import CorruptBatchError
 from tidelog.records.header import Codec
+from tidelog.records.rooms import room
 from tidelog.types import Buffer
 
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
@@ -25,11 +25,19 @@ DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_COMPATIBLE_AT = 12
+"""Of the oldest version that can read the stream; magic and version stand before it."""
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_SIZE = struct.Struct(">i")
 
-_FIRST_GUESS_RATIO = 8
-_LAZY_ROOM_BYTES = 4 * 1024 * 1024
+_FIRST_GUESS_RATIO = 16
+_FIRST_GUESS_BYTES = 256 * 1024
+_IS_FULL = "failed to write whole buffer"
+"""What cramjam says when the room is too small for what comes out."""
+
+
+class ExpandedTooFarError(CorruptBatchError):
+    """Records that may be sound, but decompress to more bytes than the caller takes."""
 
 
 def compress(codec: Codec, payload: Buffer, level: int | None = None) -> Buffer:
@@ -48,7 +56,10 @@ def compress(codec: Codec, payload: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: Codec, data: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Buffer:
-    """What `compress` was given. CorruptBatchError if it cannot be had within the limit."""
+    """What `compress` was given. The GIL is free meanwhile.
+
+    ExpandedTooFarError if it is more than the limit, CorruptBatchError if `compress` cannot have made this.
+    """
     if codec is Codec.NONE:
         return data
     try:
@@ -57,28 +68,35 @@ def decompress(codec: Codec, data: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTE
         module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
         return _decompress_frame(module.decompress_into, data, limit_bytes)
     except cramjam.DecompressionError as error:
-        raise CorruptBatchError(
-            f"records do not decompress as {codec.name.lower()} within {limit_bytes} bytes: {error}"
-        ) from error
+        if str(error) == _IS_FULL:
+            raise _too_far(codec, data, limit_bytes) from error
+        raise CorruptBatchError(f"records do not decompress as {codec.name.lower()}: {error}") from error
 
 
-def _room(size: int) -> bytearray | mmap.mmap:
-    """Memory to decompress into. Large rooms are mapped: pages that stay unused are never there."""
-    return mmap.mmap(-1, size) if size > _LAZY_ROOM_BYTES else bytearray(size)
+def _too_far(codec: Codec, data: Buffer, limit_bytes: int) -> ExpandedTooFarError:
+    return ExpandedTooFarError(
+        f"{len(data)} bytes of records decompress as {codec.name.lower()} to more than {limit_bytes} bytes"
+    )
 
 
-def _decompress_frame(into: Callable[[Buffer, object], int], data: Buffer, limit_bytes: int) -> memoryview:
+def _decompress_frame(into: Callable[[Buffer, Buffer], int], data: Buffer, limit_bytes: int) -> memoryview:
     """Frames need not say how long they become: guess, and where that was too small, take all that is allowed."""
-    guess = max(64 * 1024, _FIRST_GUESS_RATIO * len(data))
+    guess = max(_FIRST_GUESS_BYTES, _FIRST_GUESS_RATIO * len(data))
     if guess < limit_bytes:
         try:
-            room = _room(guess)
-            return memoryview(room)[: into(data, room)]
-        except cramjam.DecompressionError:
-            pass  # too small or corrupt; the second try tells
-    room = _room(limit_bytes)
-    size = into(data, room)
-    return memoryview(bytes(memoryview(room)[:size]))
+            return _filled(into, data, room(guess))
+        except cramjam.DecompressionError as error:
+            if str(error) != _IS_FULL:
+                raise
+    return _filled(into, data, room(limit_bytes))
+
+
+def _filled(into: Callable[[Buffer, Buffer], int], data: Buffer, target: memoryview) -> memoryview:
+    try:
+        return target[: into(data, target)]
+    except cramjam.DecompressionError:
+        del target  # or the traceback keeps all of it for as long as somebody keeps the error
+        raise
 
 
 def _compress_xerial(payload: Buffer) -> bytes:
@@ -96,17 +114,19 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> memoryview:
     sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     total = sum(sizes)
     if total > limit_bytes:
-        raise CorruptBatchError(f"records claim to decompress to {total} bytes; at most {limit_bytes} are taken")
-    room = memoryview(_room(total))
+        raise _too_far(Codec.SNAPPY, data, limit_bytes)
+    target = room(total)
     position = 0
     for block, size in zip(blocks, sizes, strict=True):
-        if cramjam.snappy.decompress_raw_into(block, room[position : position + size]) != size:
+        if cramjam.snappy.decompress_raw_into(block, target[position : position + size]) != size:
             raise CorruptBatchError(f"a snappy block of {len(block)} bytes is not the {size} bytes it claims")
         position += size
-    return room
+    return target
 
 
 def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    if len(view) < len(_XERIAL_HEADER) or _BLOCK_SIZE.unpack_from(view, _XERIAL_COMPATIBLE_AT)[0] < 1:
+        raise CorruptBatchError("a snappy stream is of no version that Java's consumer reads")
     blocks = []
     position = len(_XERIAL_HEADER)
     while position < len(view):

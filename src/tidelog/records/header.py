@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch (v2): all of it that the broker's hot path ever looks at.
+"""The 61-byte header of a record batch (v2): all of it that followers and fetches ever look at.
 
 Read in place: a header is a view of facts about bytes that stay where they are.
 """
@@ -162,7 +162,16 @@ def seal(buffer: bytearray | memoryview, position: int = 0) -> int:
 
 def set_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
     """Make the broker's clock the timestamp of every record; the records themselves stay as they are."""
+    _set_time(buffer, position, LOG_APPEND_TIME, timestamp_ms)
+
+
+def set_create_time(buffer: bytearray | memoryview, position: int, max_timestamp: int) -> None:
+    """Let the records have their own timestamps, of which this is the largest."""
+    _set_time(buffer, position, 0, max_timestamp)
+
+
+def _set_time(buffer: bytearray | memoryview, position: int, flag: int, max_timestamp: int) -> None:
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CRC_FROM)
-    _ATTRIBUTES.pack_into(buffer, position + CRC_FROM, attributes | LOG_APPEND_TIME)
-    _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_AT, timestamp_ms)
+    _ATTRIBUTES.pack_into(buffer, position + CRC_FROM, (attributes & ~LOG_APPEND_TIME) | flag)
+    _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_AT, max_timestamp)
     seal(buffer, position)

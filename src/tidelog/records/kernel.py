@@ -21,6 +21,10 @@ if cython.compiled:
 
 COMPILED = cython.compiled
 
+LONG_BYTES = 2 * 1024 * 1024
+"""A walk over a longer payload lets go of the GIL. Below, the walk is over before another thread has done its turn."""
+
+_LONG_BYTES = cython.declare(cython.Py_ssize_t, LONG_BYTES)
 _MIN_RECORD_BYTES = cython.declare(cython.Py_ssize_t, 7)
 """Length, attributes, two deltas, two sizes and a header count, a byte each: what bounds a hostile record count."""
 
@@ -64,6 +68,7 @@ class Record:
         )
 
 
+@cython.no_gc  # see tidelog.wire.decoder.Reader
 @cython.final
 @cython.cclass
 class Cursor:
@@ -265,24 +270,38 @@ def read_some(cursor: Cursor, into: list, count: cython.Py_ssize_t) -> bool:
     return True
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _walk(cursor: Cursor) -> cython.void:
+    while cursor.next():
+        pass
+
+
 def check_records(cursor: Cursor) -> None:
     """Raises unless the payload is exactly its records; leaves the cursor before the first of them."""
     cursor.rewind()
-    while cursor.next():
-        pass
+    if cursor.end > _LONG_BYTES:
+        with cython.nogil:
+            _walk(cursor)
+    else:
+        _walk(cursor)
     cursor.close()
     cursor.rewind()
 
 
-def count_null_keys(cursor: Cursor) -> int:
-    """How many records have no key; walks, and so checks, the whole payload."""
-    nulls: cython.Py_ssize_t = 0
-    cursor.rewind()
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _to_invalid(
+    cursor: Cursor, needs_keys: cython.bint, earliest: cython.longlong, latest: cython.longlong
+) -> cython.bint:
     while cursor.next():
-        if cursor.key_size < 0:
-            nulls += 1
-    cursor.close()
-    return nulls
+        if needs_keys and cursor.key_size < 0:
+            return True
+        if cursor.timestamp != -1 and (cursor.timestamp < earliest or cursor.timestamp > latest):
+            return True
+    return False
 
 
 def find_invalid(
@@ -291,46 +310,81 @@ def find_invalid(
     earliest: cython.longlong,
     latest: cython.longlong,
     most: cython.Py_ssize_t,
-) -> tuple:
-    """How many records lack a key that they need or lie outside of [earliest, latest], and the first `most` of them.
+) -> list:
+    """The first `most` records that lack a key that they need or lie outside of [earliest, latest].
 
     Each is (index in the batch, timestamp), with None for the timestamp where the key is missing. A timestamp of -1
     says that there is none, and is never out of range.
     """
-    total: cython.Py_ssize_t = 0
+    is_found: cython.bint = True
     found: list = []
     cursor.rewind()
+    while len(found) < most:
+        if cursor.end > _LONG_BYTES:
+            with cython.nogil:
+                is_found = _to_invalid(cursor, needs_keys, earliest, latest)
+        else:
+            is_found = _to_invalid(cursor, needs_keys, earliest, latest)
+        if not is_found:
+            cursor.close()
+            break
+        is_keyless = needs_keys and cursor.key_size < 0
+        found.append((cursor.index - 1, None if is_keyless else cursor.timestamp))
+    return found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _to_timestamp(cursor: Cursor, timestamp: cython.longlong, from_offset: cython.longlong) -> cython.bint:
     while cursor.next():
-        if needs_keys and cursor.key_size < 0:
-            if total < most:
-                found.append((cursor.index - 1, None))
-            total += 1
-        elif cursor.timestamp != -1 and (cursor.timestamp < earliest or cursor.timestamp > latest):
-            if total < most:
-                found.append((cursor.index - 1, cursor.timestamp))
-            total += 1
-    cursor.close()
-    return total, found
+        if cursor.timestamp >= timestamp and cursor.offset >= from_offset:
+            return True
+    return False
 
 
 def find_timestamp(cursor: Cursor, timestamp: cython.longlong, from_offset: cython.longlong = 0):
     """(timestamp, offset) of the first record not older than `timestamp`, or None."""
+    is_found: cython.bint
     cursor.rewind()
-    while cursor.next():
-        if cursor.timestamp >= timestamp and cursor.offset >= from_offset:
-            return cursor.timestamp, cursor.offset
+    if cursor.end > _LONG_BYTES:
+        with cython.nogil:
+            is_found = _to_timestamp(cursor, timestamp, from_offset)
+    else:
+        is_found = _to_timestamp(cursor, timestamp, from_offset)
+    if is_found:
+        return cursor.timestamp, cursor.offset
     cursor.close()
     return None
 
 
-def find_latest(cursor: Cursor):
-    """(timestamp, offset) of the first among the records with the largest timestamp, or None if there are none."""
-    offset: cython.longlong = -1
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _latest_place(cursor: Cursor, from_offset: cython.longlong) -> cython.Py_ssize_t:
+    """The place of the record with the largest timestamp, or -1; the cursor stands behind the last record."""
+    latest: cython.Py_ssize_t = -1
     timestamp: cython.longlong = 0
-    cursor.rewind()
     while cursor.next():
-        if offset < 0 or cursor.timestamp > timestamp:
-            offset = cursor.offset
+        if cursor.offset >= from_offset and (latest < 0 or cursor.timestamp > timestamp):
+            latest = cursor.start
             timestamp = cursor.timestamp
+    return latest
+
+
+def find_latest(cursor: Cursor, from_offset: cython.longlong = 0):
+    """(timestamp, offset) of the first among the records with the largest timestamp from `from_offset` on, or None."""
+    place: cython.Py_ssize_t
+    cursor.rewind()
+    if cursor.end > _LONG_BYTES:
+        with cython.nogil:
+            place = _latest_place(cursor, from_offset)
+    else:
+        place = _latest_place(cursor, from_offset)
     cursor.close()
-    return None if offset < 0 else (timestamp, offset)
+    if place < 0:
+        return None
+    cursor.rewind()
+    cursor.at = place
+    cursor.next()
+    return cursor.timestamp, cursor.offset

@@ -27,7 +27,9 @@ def first_at_or_after(
     return None if found is None else TimestampOffset(*found)
 
 
-def latest_timestamp(buffer: Buffer, header: BatchHeader, position: int = 0) -> TimestampOffset | None:
-    """The first among the records with the largest timestamp; None if compaction left no record."""
-    found = find_latest(open_batch(buffer, header, position))
+def latest_timestamp(
+    buffer: Buffer, header: BatchHeader, position: int = 0, from_offset: Offset = 0
+) -> TimestampOffset | None:
+    """The first among the records with the largest timestamp from `from_offset` on; None if there are none."""
+    found = find_latest(open_batch(buffer, header, position), from_offset)
     return None if found is None else TimestampOffset(*found)

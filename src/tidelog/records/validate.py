@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidelog.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError, RecordError
-from tidelog.records.batch import open_batch
+from tidelog.records.batch import records_payload
 from tidelog.records.build import frame
+from tidelog.records.compression import DEFAULT_LIMIT_BYTES, ExpandedTooFarError
 from tidelog.records.header import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader, Codec, check_crc, read_header
-from tidelog.records.kernel import check_records, count_null_keys, find_invalid
+from tidelog.records.kernel import Cursor, find_invalid
+from tidelog.records.record_walk import walk_records
 from tidelog.types import Buffer
 
 MAX_RECORD_ERRORS = 10_000
 """How many records a refusal names at most: a small compressed batch may hold millions of them."""
 
 _LAST_CODEC = int(Codec.ZSTD)
-_MIN_INT64, _MAX_INT64 = -(1 << 63), (1 << 63) - 1
+MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 _NO_KEY = "Compacted topic cannot accept message without key"
 
 
@@ -52,22 +56,47 @@ def refuse_from_client(header: BatchHeader) -> None:
         raise InvalidRecordError(f"a client's batch starts at offset {header.base_offset}; it must be 0")
 
 
-def refuse_records(
-    buffer: Buffer, header: BatchHeader, position: int = 0, *, needs_keys: bool, earliest: int, latest: int
-) -> None:
-    """Raises an error that names each record which lacks a key or whose timestamp is out of range, as Kafka does.
+class Inspected(NamedTuple):
+    """The records of a batch that every consumer can read."""
 
-    Reads every record, so it is for batches of which it is known that something is wrong with them.
+    payload: Buffer
+    """Uncompressed."""
+    max_timestamp: int
+    """Of the records themselves, whatever the header says."""
+
+
+def inspect_records(
+    buffer: Buffer,
+    header: BatchHeader,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    needs_keys: bool = False,
+    earliest: int = MIN_INT64,
+    latest: int = MAX_INT64,
+) -> Inspected:
+    """Look at every record of the batch at the start of the buffer, once.
+
+    InvalidRecordError unless the payload is exactly `record_count` well-formed records with the offset deltas 0, 1,
+    2, ..., and each has a key where `needs_keys` says so, and a timestamp within [earliest, latest] or none (-1).
+    ExpandedTooFarError if it decompresses to more than `limit_bytes`.
     """
-    total, found = find_invalid(
-        open_batch(buffer, header, position),
-        needs_keys,
-        max(earliest, _MIN_INT64),
-        min(latest, _MAX_INT64),
-        MAX_RECORD_ERRORS,
-    )
-    if not total:
-        return
+    try:
+        payload = records_payload(buffer, header, limit_bytes=limit_bytes)
+    except ExpandedTooFarError:
+        raise
+    except CorruptBatchError as failure:
+        raise InvalidRecordError(str(failure)) from failure
+    walk = walk_records(payload, header.record_count, header.base_timestamp, needs_keys, earliest, latest)
+    if walk.invalid:
+        cursor = Cursor(payload, header.record_count, 0, header.base_timestamp)
+        found = find_invalid(cursor, needs_keys, earliest, latest, MAX_RECORD_ERRORS)
+        raise _refusal(found, walk.invalid, header.record_count, earliest, latest)
+    return Inspected(payload, walk.max_timestamp)
+
+
+def _refusal(
+    found: list[tuple[int, int | None]], total: int, record_count: int, earliest: int, latest: int
+) -> InvalidRecordError:
+    """An error that names each record which lacks a key or whose timestamp is out of range, as Kafka does."""
     errors = [
         RecordError(index, _NO_KEY)
         if timestamp is None
@@ -79,24 +108,12 @@ def refuse_records(
         for index, timestamp in found
     ]
     if all(timestamp is None for _, timestamp in found):
-        raise InvalidRecordError(
-            f"{total} of {header.record_count} records have no key; a compacted topic needs one", errors
-        )
-    raise InvalidTimestampError(
-        f"{total} of {header.record_count} records are refused, the first of them because: {errors[0].message}", errors
+        return InvalidRecordError(f"{total} of {record_count} records have no key; a compacted topic needs one", errors)
+    return InvalidTimestampError(
+        f"{total} of {record_count} records are refused, the first of them because: {errors[0].message}", errors
     )
 
 
-def require_keys(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
-    """A compacted topic takes no record without a key. Reads every record."""
-    if count_null_keys(open_batch(buffer, header, position)):
-        refuse_records(buffer, header, position, needs_keys=True, earliest=_MIN_INT64, latest=_MAX_INT64)
-
-
-def recompress(
-    buffer: Buffer, header: BatchHeader, position: int, codec: Codec, level: int | None = None
-) -> memoryview:
+def recompress(header: BatchHeader, payload: Buffer, codec: Codec, level: int | None = None) -> memoryview:
     """The batch with its records compressed another way, for topics with a compression.type of their own."""
-    cursor = open_batch(buffer, header, position)
-    check_records(cursor)  # what is malformed must not get a CRC of ours
-    return frame(header._replace(attributes=(header.attributes & ~CODEC_MASK) | codec), cursor.payload, level)
+    return frame(header._replace(attributes=(header.attributes & ~CODEC_MASK) | codec), payload, level)

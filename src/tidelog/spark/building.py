@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Rows leave Arrow one value at a time, and Spark has looked whether it is there: looking again for each, and for the
 # bounds of its buffer, was a fifth of what a task of a plain read did.
-_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _SETTINGS = {
     # Without it Spark refuses every batch read of a source that takes filters.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": _ARROW,
-    "spark.executor.extraJavaOptions": _ARROW,
+    # Spark puts these before the user's own extraJavaOptions, wherever those were set.
+    "spark.driver.defaultJavaOptions": ARROW,
+    "spark.executor.defaultJavaOptions": ARROW,
 }
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -33,6 +36,8 @@ def builder(app_name: str, master: str | None) -> SparkSession.Builder:
 
     Workers run the Python that this process runs, unless told otherwise.
     """
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     made = SparkSession.Builder().appName(app_name)
     settings = dict(_SETTINGS)

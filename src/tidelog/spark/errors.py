@@ -1,4 +1,4 @@
-"""What a user of format("tidelog") is told: which option is wrong, and which data is gone."""
+"""What a user of format("tidelog") is told: which option is wrong, which data is gone, and which did not come."""
 
 from __future__ import annotations
 
@@ -28,3 +28,17 @@ class DataLossError(TidelogError):
 
     def __reduce__(self) -> tuple[type[DataLossError], tuple[str]]:
         return DataLossError, (self.what,)
+
+
+class ReadTimeoutError(TidelogError):
+    """Records that are there did not come in time. That is no loss: the task fails, whatever failOnDataLoss says."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. No data is lost: its broker is slow or away, and the task can be run again. Option "
+            "'kafkaConsumer.pollTimeoutMs' says how long a task waits."
+        )
+        self.what = what
+
+    def __reduce__(self) -> tuple[type[ReadTimeoutError], tuple[str]]:
+        return ReadTimeoutError, (self.what,)

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from tidelog.spark.errors import DataLossError
+from tidelog.spark.losses import Loss
 from tidelog.spark.offsets import OffsetRange, Offsets
 from tidelog.types import Offset, TopicPartition
 
@@ -89,26 +89,27 @@ def stream_ranges(
     start: Mapping[TopicPartition, Offset],
     end: Mapping[TopicPartition, Offset],
     earliest: Mapping[TopicPartition, Offset],
-) -> tuple[list[OffsetRange], list[str]]:
-    """The ranges of a micro-batch, and what was lost on the way, in words.
+) -> tuple[list[OffsetRange], list[Loss]]:
+    """The ranges of a micro-batch, and what was lost on the way.
 
     `earliest` has the partitions that are new. They begin there, and if that is not 0, records came and went unseen.
     """
     ranges: list[OffsetRange] = []
-    losses = [f"partition {partition} is gone" for partition in sorted(start) if partition not in end]
+    losses = [
+        Loss(partition, offset, None, f"partition {partition} is gone")
+        for partition, offset in sorted(start.items())
+        if partition not in end
+    ]
     for partition, until in sorted(end.items()):
         first = start.get(partition, earliest.get(partition))
         if first is None:
-            losses.append(f"partition {partition} is new and gone again")
+            losses.append(Loss(partition, 0, until, f"partition {partition} is new and gone again"))
             continue
         if partition not in start and first > 0:
-            losses.append(f"partition {partition} is new and begins at offset {first}, not at 0")
+            why = f"partition {partition} is new and begins at offset {first}, not at 0"
+            losses.append(Loss(partition, 0, first, why))
         if until < first:
-            losses.append(f"partition {partition} ends at offset {until}, before {first}, up to which it was read")
+            why = f"partition {partition} ends at offset {until}, before {first}, up to which it was read"
+            losses.append(Loss(partition, until, first, why))
         ranges.append(OffsetRange(partition, first, max(first, until)))
     return ranges, losses
-
-
-def check_losses(losses: Sequence[str], fail: bool) -> None:
-    if losses and fail:
-        raise DataLossError("; ".join(losses))

@@ -16,6 +16,7 @@ Offsets: TypeAlias = dict[TopicPartition, Offset]
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 """The same as {"topic": {"0": 23}}: what stands in a checkpoint."""
 
+_INITIAL = "began at "
 _MAX_PARTITION = 2**31 - 1
 _MAX_OFFSET = 2**63 - 1
 
@@ -78,6 +79,21 @@ def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
         for topic, numbers in offsets.items()
         for number, offset in numbers.items()
     }
+
+
+def with_initial(offsets: JsonOffsets, initial: Mapping[TopicPartition, Offset]) -> JsonOffsets:
+    """The same offsets, with a note of where the query began, for `initial_of`.
+
+    The note is the name of a topic that cannot exist and has no partitions. A reader that does not know of it, such as
+    Spark's Kafka connector when it takes over a checkpoint, finds no offsets there.
+    """
+    return {**offsets, _INITIAL + json.dumps(to_json(initial)): {}}
+
+
+def initial_of(offsets: Mapping[str, Mapping[str, int]]) -> Offsets | None:
+    """Where the query began; None if that is not noted."""
+    noted = next((name for name in offsets if name.startswith(_INITIAL)), None)
+    return None if noted is None else from_json(json.loads(noted.removeprefix(_INITIAL)))
 
 
 def parse_offsets(option: str, text: str) -> Offsets:

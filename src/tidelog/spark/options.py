@@ -16,6 +16,7 @@ from tidelog.client.addresses import Address
 from tidelog.client.fetch import FetchSettings
 from tidelog.client.offsets import EARLIEST, LATEST
 from tidelog.client.settings import ClientSettings
+from tidelog.spark.client_names import PREFIX
 from tidelog.spark.errors import OptionError
 from tidelog.spark.offsets import (
     AtOffsets,
@@ -28,7 +29,7 @@ from tidelog.spark.offsets import (
     parse_partitions,
     parse_timestamps,
 )
-from tidelog.spark.settings import BOOTSTRAP, PREFIX, ClientOptions, ProducerSettings
+from tidelog.spark.settings import BOOTSTRAP, ClientOptions, ProducerSettings
 from tidelog.types import TopicPartition
 
 T = TypeVar("T")

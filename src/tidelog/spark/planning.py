@@ -10,7 +10,8 @@ from typing import NamedTuple
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import UnknownTopicError
 from tidelog.client.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
-from tidelog.spark.errors import DataLossError, OptionError
+from tidelog.spark.errors import OptionError
+from tidelog.spark.losses import Loss, check_losses
 from tidelog.spark.offsets import (
     AtOffsets,
     AtTimestamp,
@@ -93,12 +94,13 @@ async def latest_offsets(cluster: Cluster, options: ReadOptions) -> Offsets:
 async def latest_from(cluster: Cluster, options: ReadOptions, start: Offsets) -> Offsets:
     """The same for a query that has read up to `start`.
 
-    An end before that may be an answer of the past, from a broker that has just begun to lead, so it is asked for
-    again; if it stays, the log was cut or made anew, and planning will tell of the loss.
+    An end before that may be an answer of the past, from a broker that has just begun to lead, and a partition that is
+    missing may not be known yet to a broker that has just started. So they are asked for again. If the answer stays,
+    the log was cut, deleted or made anew, and planning will tell of the loss.
     """
     found = await latest_offsets(cluster, options)
     for _ in range(1, options.offset_attempts):
-        if all(end >= start.get(partition, 0) for partition, end in found.items()):
+        if all(partition in found and found[partition] >= offset for partition, offset in start.items()):
             break
         await asyncio.sleep(options.offset_interval_ms / 1000)
         found = await latest_offsets(cluster, options)
@@ -151,9 +153,8 @@ async def batch_ranges(cluster: Cluster, options: ReadOptions, narrowing: Narrow
     for partition in partitions:
         start, end = starts[partition], ends[partition]
         if end > latest[partition]:
-            if options.fail_on_data_loss:
-                what = f"option '{options.end.option}' ends {partition} at {end}; its log ends at {latest[partition]}"
-                raise DataLossError(what)
+            why = f"option '{options.end.option}' ends {partition} at {end}; its log ends at {latest[partition]}"
+            check_losses([Loss(partition, latest[partition], end, why)], options.fail_on_data_loss)
             end = latest[partition]
         if start > end:
             both = f"'{options.start.option}' and '{options.end.option}'"

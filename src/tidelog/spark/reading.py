@@ -7,24 +7,27 @@ into columns, and Arrow wraps these.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from tidelog.client.addresses import Address
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_batches
 from tidelog.client.direct_read import DirectRead
 from tidelog.client.direct_read_files import CannotReadFilesError
 from tidelog.client.errors import BrokerError, UnknownTopicError
 from tidelog.client.fetch import Fetched, Fetcher
-from tidelog.client.offsets import EARLIEST, list_offsets
+from tidelog.client.offsets import start_and_end
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.records.batch import open_batch
 from tidelog.records.columns import Columns
 from tidelog.records.header import check_crc
 from tidelog.spark.connected import Connected
-from tidelog.spark.errors import DataLossError, OptionError
+from tidelog.spark.errors import OptionError, ReadTimeoutError
+from tidelog.spark.losses import Loss, check_losses
 from tidelog.spark.offsets import OffsetRange
 from tidelog.spark.options import DirectReading, ReadOptions
 from tidelog.spark.rows import RowMaker
@@ -35,9 +38,12 @@ _BYTES = 8 * 1024 * 1024
 """An Arrow batch is handed on when it has so many rows or bytes of keys, values and headers."""
 
 
-def read_range(options: ReadOptions, one: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in order of their offsets. Ends when all before its end is read, gaps or not."""
-    with Connected(options.addresses, options.client) as connected:
+def read_range(options: ReadOptions, one: OffsetRange, brokers: Sequence[Address] = ()) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, in order of their offsets. Ends when all before its end is read, gaps or not.
+
+    `brokers` are those that the driver knows: the bootstrap broker may be away when the task runs.
+    """
+    with Connected(options.addresses, options.client, brokers) as connected:
         decoder = Decoder(one, options.include_headers)
         source = RangeFetch(options, one)
         try:
@@ -57,6 +63,8 @@ class RangeFetch:
         self._position: Offset = one.start
         self._fetcher: Fetcher | None = None
         self._direct: DirectRead | None = None
+        self._refused = 0
+        """How often the leader said that the position is outside of its log."""
         self._fetch_until: Offset = one.end if options.direct_read is DirectReading.OFF else one.start
         """Up to here it is fetched, whatever the files may hold."""
 
@@ -103,15 +111,17 @@ class RangeFetch:
                 (fetched,) = await (await self._begun(cluster)).next()
         except TimeoutError:
             waited = f"{self._range.partition} gave nothing at offset {self._position}"
-            self._lost(f"{waited} in {self._options.poll_timeout_ms} ms, though it ended at {self._range.end}")
-            self._position = self._range.end
+            missing = f"{waited} in {self._options.poll_timeout_ms} ms, though it ended at {self._range.end}"
+            if not await self._has_moved(cluster):
+                raise ReadTimeoutError(missing) from None
         except UnknownTopicError:
-            self._lost(f"{self._range.partition} is gone, and {self._position} was to be read next")
-            self._position = self._range.end
+            self._lost(self._range.end, f"{self._range.partition} is gone, and {self._position} was to be read next")
         except BrokerError as failure:
-            if failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._refused += 1
+            if failure.code != ErrorCode.OFFSET_OUT_OF_RANGE or self._refused > self._options.offset_attempts:
                 raise
-            await self._skip(cluster)
+            self._end_fetches()
+            await self._has_moved(cluster)
         else:
             return fetched
         return None
@@ -120,27 +130,42 @@ class RangeFetch:
         if self._fetcher is None:
             partition = self._range.partition
             until = {partition: self._fetch_until}
-            await cluster.topic(partition.topic)
+            # A broker that has just started may not know the topic yet. The fetcher has the patience for that.
+            with contextlib.suppress(UnknownTopicError):
+                await cluster.topic(partition.topic)
             self._fetcher = Fetcher(cluster, {partition: self._position}, self._options.fetch, until=until)
         return self._fetcher
 
-    async def _skip(self, cluster: Cluster) -> None:
-        """What was to be read next lies before the log's start, or behind its end."""
-        self._end_fetches()
-        partition, start, end = self._range
-        found = (await list_offsets(cluster, {partition: EARLIEST}))[partition].offset
-        if found > self._position:
-            self._lost(f"{partition} begins at offset {found}, and {self._position} was to be read next")
-            self._position = found
-        else:
-            self._lost(
-                f"{partition} ends before offset {self._position}, which was to be read next of {start} to {end}"
-            )
-            self._position = end
+    async def _has_moved(self, cluster: Cluster) -> bool:
+        """Whether the position was outside of the log, so that what lies there is lost, and has moved behind that.
 
-    def _lost(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLossError(what)
+        It is not if the leader does not answer. An end before the position may be an answer of the past, from a broker
+        that has just begun to lead, so it is asked for again.
+        """
+        partition, start, end = self._range
+        for attempt in range(self._options.offset_attempts):
+            await asyncio.sleep(self._options.offset_interval_ms / 1000 if attempt else 0)
+            try:
+                async with asyncio.timeout(self._options.client.request_timeout_ms / 1000):
+                    found = await start_and_end(cluster, [partition], isolation=self._options.fetch.isolation)
+            except (TidelogError, TimeoutError):
+                return False
+            first, after = found[partition]
+            if first > self._position:
+                why = f"{partition} begins at offset {first}, and {self._position} was to be read next"
+                self._lost(min(first, end), why)
+                return True
+            if after > self._position:
+                return False
+        where = f"{partition} ends before offset {self._position}, which was to be read next of {start} to {end}"
+        self._lost(end, f"{where}: its log ends at {after}")
+        return True
+
+    def _lost(self, until: Offset, why: str) -> None:
+        """Go on behind it, unless that ends the query."""
+        check_losses([Loss(self._range.partition, self._position, until, why)], self._options.fail_on_data_loss)
+        self._end_fetches()
+        self._position = until
 
     def close(self) -> None:
         self._end_fetches()

@@ -12,17 +12,19 @@ from tidelog.client.offsets import Isolation
 from tidelog.client.produce import ALL, DEFAULT_DELIVERY_TIMEOUT_MS
 from tidelog.client.settings import ClientSettings
 from tidelog.records.header import Codec
+from tidelog.spark.client_names import PREFIX, check_names
 from tidelog.spark.errors import OptionError
 
 T = TypeVar("T")
 
-PREFIX = "kafka."
 BOOTSTRAP = "bootstrap.servers"
 
 _FETCH_BYTES = 8 * 1024 * 1024
 """Of one partition in one answer: a scan has a task for each, and small answers cost it round trips."""
 _BATCH_BYTES = 512 * 1024
 _BUFFER_BYTES = 8 * 1024 * 1024
+_LINGER_MS = 100
+"""More than Kafka's 5: rows come in bulk, dealt out to many partitions, and a task waits for all of them anyway."""
 _MAX_INT = 2**31 - 1
 
 _REFUSED = {
@@ -59,6 +61,7 @@ class ClientOptions:
         for name, why in _REFUSED.items():
             if name in self._options:
                 raise OptionError(PREFIX + name, f"it is not supported: {why}")
+        check_names(self._options, _REFUSED)
         protocol = self._options.get("security.protocol", "PLAINTEXT")
         if protocol.upper() != "PLAINTEXT":
             raise OptionError(PREFIX + "security.protocol", f"{protocol} is not supported, only PLAINTEXT")
@@ -99,14 +102,16 @@ class ClientOptions:
     def producer(self) -> ProducerSettings:
         batching = BatchingSettings(
             batch_size=self._number("batch.size", _BATCH_BYTES, 1),
+            linger_ms=self._number("linger.ms", _LINGER_MS, 0),
             buffer_memory=self._number("buffer.memory", _BUFFER_BYTES, 1),
             compression=_one_of(self._options, "compression.type", _CODECS, Codec.NONE),
         )
-        return ProducerSettings(
-            batching,
-            _one_of(self._options, "acks", _ACKS, ALL),
-            self._number("delivery.timeout.ms", DEFAULT_DELIVERY_TIMEOUT_MS, 1),
-        )
+        delivery_timeout_ms = self._number("delivery.timeout.ms", DEFAULT_DELIVERY_TIMEOUT_MS, 1)
+        if "linger.ms" in self._options and batching.linger_ms >= delivery_timeout_ms:
+            raise OptionError(
+                PREFIX + "linger.ms", f"{batching.linger_ms} is not below delivery.timeout.ms = {delivery_timeout_ms}"
+            )
+        return ProducerSettings(batching, _one_of(self._options, "acks", _ACKS, ALL), delivery_timeout_ms)
 
     def _isolation(self) -> Isolation:
         return _one_of(self._options, "isolation.level", _ISOLATIONS, Isolation.READ_UNCOMMITTED)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.client.addresses import Address
 from tidelog.spark.connected import Connected
 from tidelog.spark.errors import OptionError
 from tidelog.spark.limits import split
@@ -83,11 +84,12 @@ def _checked_sink(options: Mapping[str, str], schema: StructType) -> WriteOption
 
 
 class RangePartition(InputPartition):
-    """The share of one task."""
+    """The share of one task, and the brokers that the driver knows."""
 
-    def __init__(self, one: OffsetRange) -> None:
+    def __init__(self, one: OffsetRange, brokers: Sequence[Address] = ()) -> None:
         super().__init__(one)
         self.range = one
+        self.brokers = tuple(brokers)
 
 
 class TidelogReader(DataSourceReader):
@@ -107,17 +109,20 @@ class TidelogReader(DataSourceReader):
         options = self._options
         with Connected(options.addresses, options.client) as connected:
             ranges = connected.run(lambda cluster: batch_ranges(cluster, options, self._narrowing))
-        return [RangePartition(one) for one in split(ranges, options.min_partitions, options.max_records)]
+            brokers = connected.brokers
+        return [RangePartition(one, brokers) for one in split(ranges, options.min_partitions, options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Of a partition that is none, which Spark makes up where there are none, nothing."""
+    """Where there are no partitions, Spark makes one up, of which nothing is read."""
     from tidelog.spark.reading import read_range
 
-    return read_range(options, partition.range) if isinstance(partition, RangePartition) else iter(())
+    if not isinstance(partition, RangePartition):
+        return iter(())
+    return read_range(options, partition.range, partition.brokers)
 
 
 class WrittenMessage(WriterCommitMessage):

@@ -22,8 +22,9 @@ from tidelog.errors import TidelogError
 from tidelog.host.clock import SystemClock
 from tidelog.spark.connected import Connected
 from tidelog.spark.errors import OptionError
-from tidelog.spark.limits import MinimumGate, available, check_losses, limited, split, stream_ranges
-from tidelog.spark.offsets import JsonOffsets, Offsets, from_json, to_json
+from tidelog.spark.limits import MinimumGate, available, limited, split, stream_ranges
+from tidelog.spark.losses import check_losses
+from tidelog.spark.offsets import JsonOffsets, Offsets, from_json, initial_of, to_json, with_initial
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import earliest_offsets, latest_from, latest_offsets, starting_offsets, until_target
 from tidelog.spark.source import RangePartition, read_partition
@@ -53,14 +54,26 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets | None = None
         self._target: Offsets | None = None
         """Where Trigger.AvailableNow ends."""
+        self._is_new = False
+        """Whether the query has no micro-batch in its checkpoint that is done."""
         self._shown: Offsets | None = None
-        """The last progress that the group was told, or could not be told."""
+        """The last progress that the group was told."""
+        self._not_shown: str | None = None
+        """Why the group could not be told, if it could not."""
+        self._show_again_ns = 0
         self._gate = None if options.min_offsets is None else MinimumGate(options.min_offsets, options.max_delay_ms)
 
     # Offsets
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802
-        return to_json(self._run(lambda cluster: starting_offsets(cluster, self._options)))
+        """Nothing is read yet.
+
+        Where the query begins is found out once, for its first micro-batch, and noted in the offsets of that one, which
+        Spark writes to the checkpoint before it runs it. Spark asks here again when it runs the first micro-batch, and
+        when a query whose first micro-batch failed is started again: the answer of today would skip what came since.
+        """
+        self._is_new = True
+        return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_offsets is not None:
@@ -73,9 +86,16 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._run(lambda cluster: latest_offsets(cluster, self._options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> JsonOffsets:  # noqa: N802
-        begun = from_json(start)
+        is_first = self._is_new and not start
+        begun = self._starting() if is_first else from_json(start)
         self._show_progress(begun)
-        return to_json(self._run(lambda cluster: self._end(cluster, begun, limit)))
+        end = self._run(lambda cluster: self._end(cluster, begun, limit))
+        if is_first:
+            return with_initial(to_json(end), begun)
+        return start if end == begun else to_json(end)
+
+    def _starting(self) -> Offsets:
+        return self._run(lambda cluster: starting_offsets(cluster, self._options))
 
     async def _end(self, cluster: Cluster, start: Offsets, limit: ReadLimit) -> Offsets:
         """Where the next micro-batch ends; `start` itself if there is none."""
@@ -105,14 +125,22 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Micro-batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begun, ended = from_json(start), from_json(end)
+        begun, ended = self._begin(start, end), from_json(end)
         new = [partition for partition in ended if partition not in begun]
-        earliest = self._run(lambda cluster: earliest_offsets(cluster, new, self._options)) if new else {}
+        earliest = self._run(lambda cluster: earliest_offsets(cluster, new, self._options))
         ranges, losses = stream_ranges(begun, ended, earliest)
         check_losses(losses, self._options.fail_on_data_loss)
-        for loss in losses:
-            log.warning("%s; some data may have been missed", loss)
-        return [RangePartition(one) for one in split(ranges, self._options.min_partitions, self._options.max_records)]
+        parts = split(ranges, self._options.min_partitions, self._options.max_records)
+        assert self._connected is not None
+        brokers = self._connected.brokers
+        return [RangePartition(part, brokers) for part in parts]
+
+    def _begin(self, start: dict[str, Any], end: dict[str, Any]) -> Offsets:
+        """Of the first micro-batch, what is noted with its end. Checkpoints of former versions have no note."""
+        if start or not self._is_new:
+            return from_json(start)
+        noted = initial_of(end)
+        return self._starting() if noted is None else noted
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
@@ -123,23 +151,38 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._show_progress(from_json(end))
 
     def _show_progress(self, done: Offsets) -> None:
-        """Commit to the group what is new. That brokers cannot be reached is no reason to end the query."""
-        group = self._options.group
-        if group is None or done == self._shown or not done:
+        """Commit to the group what it was not told yet.
+
+        A query that begins is refused a group that does not take its offsets. Later on nothing ends it that happens to
+        the group, or to its coordinator: that is logged once, and tried again with the next trigger. An attempt that
+        took long is followed by a pause as long, so that the query is not held up all the time.
+        """
+        group, clock = self._options.group, SystemClock()
+        if group is None or not done or done == self._shown or clock.monotonic_ns() < self._show_again_ns:
             return
-        self._shown = done
 
         async def commit(cluster: Cluster) -> None:
             async with asyncio.timeout(_COMMIT_S):
                 await commit_offsets(cluster, group, done)
 
+        began_ns = clock.monotonic_ns()
         try:
             self._run(commit)
         except (TidelogError, TimeoutError) as failure:
-            if isinstance(failure, TidelogError) and not failure.code.retriable:
+            is_wrong = isinstance(failure, TidelogError) and not failure.code.retriable
+            if is_wrong and self._is_new and self._shown is None:
                 raise OptionError("group", f"group {group} does not take the query's offsets: {failure}") from failure
-            why = str(failure) or f"no answer in {_COMMIT_S} s"
-            log.warning("group %s: progress is not shown, the next micro-batch tries again: %s", group, why)
+            self._show_again_ns = 2 * clock.monotonic_ns() - began_ns
+            self._tell_not_shown(str(failure) or f"no answer in {_COMMIT_S} s")
+        else:
+            self._shown, self._not_shown = done, None
+
+    def _tell_not_shown(self, why: str) -> None:
+        if why != self._not_shown:
+            log.warning(
+                "group %s does not show the query's progress, which is tried again: %s", self._options.group, why
+            )
+        self._not_shown = why
 
     def stop(self) -> None:
         if self._connected is not None:

@@ -1,12 +1,15 @@
 """What a task does to write: Arrow batches encoded by partition and sent, each batch of records once.
 
+Spark's rows are pulled on the thread that Spark calls, and may come slowly. The network has a thread of its own, which
+never waits for them. The thread that pulls waits while more than buffer.memory is on its way, and hears of a failure
+with the next rows that it hands over.
+
 The task ends when all is written: at least once, because Spark may run a task again. The message it leaves says what
 it wrote, and the driver's commit, which has nothing to do yet, is where a transaction would end.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +22,7 @@ from tidelog.client.errors import UnknownTopicError
 from tidelog.client.partitioner import StickyPartition
 from tidelog.client.produce import Producer
 from tidelog.host.clock import SystemClock
+from tidelog.host.loop_thread import LoopThread
 from tidelog.ports import Clock
 from tidelog.records.arrow import from_arrow
 from tidelog.records.key_partitions import key_partitions
@@ -37,20 +41,26 @@ class Written(NamedTuple):
 
 def write_batches(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
     """Returns when every row is acknowledged; raises the first failure."""
+    settings = options.producer
 
-    async def work(cluster: Cluster) -> Written:
-        settings = options.producer
+    async def begin(cluster: Cluster) -> tuple[Producer, RowWriter]:
         producer = Producer(cluster, acks=settings.acks, delivery_timeout_ms=settings.delivery_timeout_ms)
-        writer = RowWriter(cluster, ColumnBatcher(producer, settings.batching), options.topic, SystemClock())
+        return producer, RowWriter(cluster, ColumnBatcher(producer, settings.batching), options.topic, SystemClock())
+
+    async def end(cluster: Cluster) -> None:
+        producer.close()
+
+    def hand_over(batch: pa.RecordBatch) -> None:
+        connected.run(lambda cluster: writer.write(batch))
+
+    with Connected(options.addresses, options.client, runner=LoopThread("tidelog-sender")) as connected:
+        producer, writer = connected.run(begin)
         try:
             for batch in batches:
-                await writer.write(batch)
-            return await writer.finish()
+                hand_over(batch)
+            return connected.run(lambda cluster: writer.finish())
         finally:
-            producer.close()
-
-    with Connected(options.addresses, options.client) as connected:
-        return connected.run(work)
+            connected.run(end)
 
 
 class RowWriter:
@@ -64,13 +74,12 @@ class RowWriter:
         self._sticky: dict[str, StickyPartition] = {}
 
     async def write(self, batch: pa.RecordBatch) -> None:
-        """Encodes all rows and gives the loop a turn, in which full batches leave."""
+        """Encodes all rows; returns when there is room for more."""
         for topic, rows in by_topic(batch, self._topic):
             count = await self._partition_count(topic)
             records = records_of(rows, self._clock.wall_ms())
             self._add(topic, records, self._numbers(topic, rows, records, count))
         await self._batcher.room()
-        await asyncio.sleep(0)
 
     async def finish(self) -> Written:
         await self._batcher.flush()

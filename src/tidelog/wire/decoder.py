@@ -17,7 +17,7 @@ from typing import Any
 
 import cython
 
-from tidelog.errors import WireError
+from tidelog.errors import TooManyElementsError, WireError
 
 if cython.compiled:
     from cython.cimports.cpython.buffer import Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -27,6 +27,11 @@ if cython.compiled:
 
 _2_TO_32 = cython.declare(cython.longlong, 0x100000000)
 _MAX_STRING = cython.declare(cython.int, 32767)
+_MAX_TAGS = cython.declare(cython.int, 1000)
+"""Tagged fields of one struct. Kafka declares at most a handful."""
+_MAX_UNKNOWN_TAG_BYTES = cython.declare(cython.int, 65536)
+"""The content of an unknown tagged field that is longer is skipped and not kept."""
+_NO_LIMIT = cython.declare(cython.Py_ssize_t, 0x7FFFFFFFFFFFFFFF)
 _FLOAT64 = struct.Struct(">d")
 
 
@@ -34,10 +39,15 @@ class MalformedError(Exception):
     """Why bytes cannot be read. The struct that meets it adds where, and makes it a WireError."""
 
 
+@cython.no_gc
 @cython.final
 @cython.cclass
 class Reader:
-    """A position in bytes that are being decoded. Holds on to the buffer for as long as it lives."""
+    """A position in bytes that are being decoded. Holds on to the buffer for as long as it lives.
+
+    The garbage collector does not look into it (no_gc). It clears a memoryview that it finds in garbage, although the
+    Reader still has its buffer, and to give that back then crashes the process.
+    """
 
     source: object
     whole: object
@@ -45,11 +55,16 @@ class Reader:
     view: Py_buffer
     pos: cython.Py_ssize_t
     end: cython.Py_ssize_t
+    limit: cython.Py_ssize_t
+    left: cython.Py_ssize_t
 
-    def __init__(self, source: Any, pos: cython.Py_ssize_t) -> None:
+    def __init__(self, source: Any, pos: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> None:
+        """At most `limit` elements of arrays and tagged fields are read, in all of the message together."""
         self.source = source
         self.whole = None
         self.pos = pos
+        self.limit = limit
+        self.left = limit
         if cython.compiled:
             PyObject_GetBuffer(source, cython.address(self.view), PyBUF_SIMPLE)
             self.data = cython.cast(cython.p_uchar, self.view.buf)
@@ -74,6 +89,14 @@ class Reader:
     @cython.exceptval(-1)
     def fall_short(self, size: cython.Py_ssize_t) -> cython.int:
         raise MalformedError(f"{size} bytes wanted where {self.end - self.pos} are left")
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def count(self, elements: cython.Py_ssize_t) -> cython.int:
+        self.left -= elements
+        if self.left < 0:
+            raise TooManyElementsError(f"more than {self.limit} elements of arrays and tagged fields")
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-129)
@@ -328,6 +351,7 @@ class Int32Array(Sized):
             return None
         if count > (r.end - r.pos) // 4:
             raise MalformedError(f"{count} elements in {r.end - r.pos} bytes")
+        r.count(count)
         result: list = [None] * count
         i: cython.Py_ssize_t
         for i in range(count):
@@ -350,16 +374,24 @@ class Array(Sized):
         self.element_size = max(element.min_size, 1)
 
     @cython.cfunc
-    def read(self, r: Reader) -> object:
+    def begin(self, r: Reader) -> list:
+        """The list with room for all elements, or None."""
         count: cython.Py_ssize_t = r.length(self.compact, self.nullable, False)
         if count < 0:
             return None
         if count > (r.end - r.pos) // self.element_size:
             raise MalformedError(f"{count} elements in {r.end - r.pos} bytes")
+        r.count(count)
+        return [None] * count
+
+    @cython.cfunc
+    def read(self, r: Reader) -> object:
+        result: list = self.begin(r)
+        if result is None:
+            return None
         element: Codec = self.element
-        result: list = [None] * count
         i: cython.Py_ssize_t
-        for i in range(count):
+        for i in range(len(result)):
             result[i] = element.read(r)
         return result
 
@@ -430,6 +462,7 @@ class Struct(Codec):
     """A message or struct in one version.
 
     `first` leads to the ordinary fields in their order; `tags` are the tagged ones, `absent` those the version lacks.
+    A struct is deep if arrays are among its ordinary fields: it may be too large to be read in one go.
     """
 
     cls: object
@@ -439,6 +472,7 @@ class Struct(Codec):
     tags: list
     absent: list
     unknown: Slot
+    is_deep: cython.bint
 
     def __init__(self, cls: Any, version: cython.int, flexible: cython.bint) -> None:
         self.cls = cls
@@ -452,8 +486,11 @@ class Struct(Codec):
         self.absent = absent
         self.first = None
         self.min_size = 1 if self.flexible else 0
+        self.is_deep = False
         for each in reversed(present):
             slot: Slot = each
+            if isinstance(slot.codec, Array):
+                self.is_deep = True
             slot.next = self.first
             self.first = slot
             self.min_size += slot.codec.min_size
@@ -479,15 +516,25 @@ class Struct(Codec):
         except (MalformedError, UnicodeDecodeError) as error:
             name = "tagged fields" if slot is None else slot.name
             raise WireError(f"{self.cls.__name__} version {self.version}, {name}: {error}") from None
-        for each in self.absent:
-            slot = cython.cast(Slot, each)
-            slot.set_default(message)
+        self.set_absent(message)
         return message
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def set_absent(self, message: object) -> cython.int:
+        for each in self.absent:
+            slot: Slot = cython.cast(Slot, each)
+            slot.set_default(message)
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
     def read_tags(self, r: Reader, message: object) -> cython.int:
         count: cython.longlong = r.uvarint()
+        if count > _MAX_TAGS:
+            r.need(2 * count)
+            raise MalformedError(f"{count} tagged fields in one struct, above {_MAX_TAGS}")
+        r.count(count)
         unknown: dict = None
         i: cython.longlong
         for i in range(count):  # noqa: B007
@@ -496,7 +543,9 @@ class Struct(Codec):
             r.need(size)
             end: cython.Py_ssize_t = r.pos + size
             slot: Slot = self.slot_of(tag)
-            if slot is None:
+            if slot is None and size > _MAX_UNKNOWN_TAG_BYTES:
+                r.pos = end
+            elif slot is None:
                 unknown = unknown if unknown is not None else {}
                 unknown[tag] = r.copy(size)
             else:
@@ -541,9 +590,127 @@ class NullableStruct(Codec):
         return self.struct.read(r)
 
 
-def decode(plan: Struct, source: Any, pos: cython.Py_ssize_t) -> Any:
-    """The message that begins at `pos`, and the position behind it."""
-    r: Reader = Reader(source, pos)
+@cython.final
+@cython.cclass
+class Frame:
+    """A struct or an array of which not all is read yet, and the frame around it."""
+
+    struct: Struct
+    message: object
+    slot: Slot
+    array: Array
+    elements: list
+    index: cython.Py_ssize_t
+    around: Frame
+
+    def __init__(self, around: Frame | None) -> None:
+        self.around = around
+        self.array = None
+        self.elements = None
+        self.index = 0
+
+
+@cython.final
+@cython.cclass
+class Decoding:
+    """Reads one message a step at a time, so that a large one need not be read in one go.
+
+    It comes to the same message, or the same error, as `decode`. Between two steps the message is incomplete.
+    """
+
+    reader: Reader
+    frame: Frame
+    budget: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    message: object
+
+    def __init__(self, plan: Struct, source: Any, pos: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> None:
+        self.reader = Reader(source, pos, limit)
+        self.frame = None
+        self.message = self.open_struct(plan)
+
+    def step(self, elements: cython.Py_ssize_t, size: cython.Py_ssize_t) -> Any:
+        """Read about so many elements, or so many bytes. The message if it is complete, else None."""
+        self.budget = elements
+        self.stop = self.reader.pos + size
+        while self.frame is not None:
+            if self.budget <= 0 or self.reader.pos > self.stop:
+                return None
+            frame: Frame = self.frame
+            try:
+                if frame.array is None:
+                    self.read_fields(frame)
+                else:
+                    self.read_elements(frame)
+            except (MalformedError, UnicodeDecodeError) as error:
+                place: Frame = frame if frame.array is None else frame.around
+                name = "tagged fields" if place.slot is None else place.slot.name
+                raise WireError(
+                    f"{place.struct.cls.__name__} version {place.struct.version}, {name}: {error}"
+                ) from None
+        return self.message
+
+    @cython.cfunc
+    def open_struct(self, struct: Struct) -> object:
+        frame: Frame = Frame(self.frame)
+        frame.struct = struct
+        frame.message = struct.new()
+        frame.slot = struct.first
+        self.frame = frame
+        return frame.message
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def read_fields(self, frame: Frame) -> cython.int:
+        """Up to the next array, or to the end of the struct."""
+        r: Reader = self.reader
+        while frame.slot is not None:
+            slot: Slot = frame.slot
+            if isinstance(slot.codec, Array):
+                array: Array = cython.cast(Array, slot.codec)
+                elements: list = array.begin(r)
+                slot.set(frame.message, elements)
+                if elements:
+                    inner: Frame = Frame(frame)
+                    inner.array = array
+                    inner.elements = elements
+                    self.frame = inner
+                    return 0
+            else:
+                slot.set(frame.message, slot.codec.read(r))
+            frame.slot = slot.next
+        if frame.struct.flexible:
+            frame.struct.read_tags(r, frame.message)
+        frame.struct.set_absent(frame.message)
+        self.frame = frame.around
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def read_elements(self, frame: Frame) -> cython.int:
+        """Up to the next deep struct, the end of the step, or the end of the array."""
+        r: Reader = self.reader
+        codec: Codec = frame.array.element
+        while frame.index < len(frame.elements):
+            if isinstance(codec, Struct) and cython.cast(Struct, codec).is_deep:
+                frame.elements[frame.index] = self.open_struct(cython.cast(Struct, codec))
+                frame.index += 1
+                self.budget -= 1
+                return 0
+            left: cython.Py_ssize_t = r.left
+            frame.elements[frame.index] = codec.read(r)
+            frame.index += 1
+            self.budget -= 1 + left - r.left
+            if self.budget <= 0 or r.pos > self.stop:
+                return 0
+        self.frame = frame.around
+        self.frame.slot = self.frame.slot.next
+        return 0
+
+
+def decode(plan: Struct, source: Any, pos: cython.Py_ssize_t, limit: cython.Py_ssize_t = _NO_LIMIT) -> Any:
+    """The message that begins at `pos`, and the position behind it. TooManyElementsError above `limit` elements."""
+    r: Reader = Reader(source, pos, limit)
     if pos < 0 or pos > r.end:
         raise WireError(f"position {pos} is outside the {r.end} bytes given")
     message = plan.read(r)
@@ -552,7 +719,7 @@ def decode(plan: Struct, source: Any, pos: cython.Py_ssize_t) -> Any:
 
 def decode_whole(plan: Struct, source: Any) -> Any:
     """The message that all the bytes are."""
-    r: Reader = Reader(source, 0)
+    r: Reader = Reader(source, 0, _NO_LIMIT)
     message = plan.read(r)
     if r.pos != r.end:
         raise WireError(f"{r.end - r.pos} bytes behind the end of {plan.cls.__name__} version {plan.version}")
@@ -561,7 +728,7 @@ def decode_whole(plan: Struct, source: Any) -> Any:
 
 def decode_frame(header_plan: Struct, plan: Struct, source: Any) -> Any:
     """A header and the message behind it, which together are all the bytes."""
-    r: Reader = Reader(source, 0)
+    r: Reader = Reader(source, 0, _NO_LIMIT)
     header = header_plan.read(r)
     message = plan.read(r)
     if r.pos != r.end:

@@ -195,6 +195,15 @@ class Writer:
             return bytes(self.data[start:end])
 
     @cython.cfunc
+    def take(self) -> list:
+        """All that was written since the last time, in order; the room is used again."""
+        result: list = self.pieces()
+        self.places = []
+        self.apart = []
+        self.pos = 0
+        return result
+
+    @cython.cfunc
     def pieces(self) -> list:
         """All of it in order, what was set apart in its place."""
         result: list = []
@@ -400,12 +409,20 @@ class Array(Sized):
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def write(self, w: Writer, value: object) -> cython.int:
+    def begin(self, w: Writer, value: object) -> cython.int:
+        """What stands before the elements."""
         if value is None:
             return w.null(self.nullable, self.compact, False)
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"{type(value).__name__} is neither list nor tuple")
-        w.length(len(value), self.compact, False)
+        return w.length(len(value), self.compact, False)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def write(self, w: Writer, value: object) -> cython.int:
+        self.begin(w, value)
+        if value is None:
+            return 0
         codec: Codec = self.element
         for element in value:
             codec.write(w, element)
@@ -480,7 +497,8 @@ class Struct(Codec):
     """A message or struct in one version.
 
     `first` leads to the ordinary fields in their order, `tags` are the tagged ones by ascending tag, `needed` those
-    the version lacks and that must not hold anything but their default.
+    the version lacks and that must not hold anything but their default. A struct is deep if arrays are among its
+    ordinary fields: it may be too large to be written in one go.
     """
 
     cls: object
@@ -491,6 +509,7 @@ class Struct(Codec):
     needed: list
     all: list
     unknown: Slot
+    is_deep: cython.bint
 
     def __init__(self, cls: Any, version: cython.int, flexible: cython.bint) -> None:
         self.cls = cls
@@ -504,10 +523,13 @@ class Struct(Codec):
         self.needed = needed
         self.all = present + tags + absent
         self.first = None
+        self.is_deep = False
         for each in reversed(present):
             slot: Slot = each
             slot.next = self.first
             self.first = slot
+            if isinstance(slot.codec, Array):
+                self.is_deep = True
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -531,16 +553,22 @@ class Struct(Codec):
 
     @cython.cfunc
     @cython.exceptval(-1)
+    def check_needed(self, message: object) -> cython.int:
+        for each in self.needed:
+            slot: Slot = cython.cast(Slot, each)
+            if not slot.has_default(message):
+                raise UnsupportedVersionError(
+                    f"{self.cls.__name__}.{slot.name} is {slot.get(message)!r}, but version {self.version} lacks it"
+                )
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
     def write(self, w: Writer, message: object) -> cython.int:
         self.check_type(message)
         slot: Slot = self.unknown
         try:
-            for each in self.needed:
-                slot = cython.cast(Slot, each)
-                if not slot.has_default(message):
-                    raise UnsupportedVersionError(
-                        f"{self.cls.__name__}.{slot.name} is {slot.get(message)!r}, but version {self.version} lacks it"
-                    )
+            self.check_needed(message)
             slot = self.first
             while slot is not None:
                 slot.codec.write(w, slot.get(message))
@@ -636,3 +664,127 @@ def encode_frame(header_plan: Struct, header: Any, plan: Struct, message: Any) -
     w.put32(size)
     w.pos = end
     return w.pieces()
+
+
+@cython.final
+@cython.cclass
+class Frame:
+    """A struct or an array of which not all is written yet, and the frame around it."""
+
+    struct: Struct
+    message: object
+    slot: Slot
+    array: Array
+    elements: object
+    index: cython.Py_ssize_t
+    around: Frame
+
+    def __init__(self, around: Frame | None) -> None:
+        self.around = around
+        self.array = None
+        self.elements = None
+        self.index = 0
+
+
+@cython.final
+@cython.cclass
+class Encoding:
+    """Writes the frame of one message a step at a time; it comes to the same bytes as `encode_frame`.
+
+    The message must not change meanwhile. What each step has written becomes a part of its own, so nothing is copied
+    again when the last step is done.
+    """
+
+    writer: Writer
+    frame: Frame
+    parts: list
+    size: cython.longlong
+    budget: cython.Py_ssize_t
+
+    def __init__(self, header_plan: Struct, header: Any, plan: Struct, message: Any) -> None:
+        self.writer = Writer(True)
+        self.parts = [b""]
+        self.size = 0
+        self.frame = None
+        header_plan.write(self.writer, header)
+        self.open_struct(plan, message)
+
+    def step(self, elements: cython.Py_ssize_t, size: cython.Py_ssize_t) -> Any:
+        """Write about so many elements, or so many bytes. The parts, as of `encode_frame`, if it is complete."""
+        self.budget = elements
+        while self.frame is not None and self.budget > 0 and self.writer.pos < size:
+            frame: Frame = self.frame
+            place: Frame = frame if frame.array is None else frame.around
+            try:
+                if frame.array is None:
+                    self.write_fields(frame)
+                else:
+                    self.write_elements(frame, size)
+            except (TypeError, OverflowError, UnicodeEncodeError, AttributeError, BufferError) as error:
+                name = "tagged fields" if place.slot is None else place.slot.name
+                raise ValueError(
+                    f"{place.struct.cls.__name__} version {place.struct.version}, {name}: {error}"
+                ) from error
+        for part in self.writer.take():
+            self.size += len(part)
+            self.parts.append(part)
+        if self.frame is not None:
+            return None
+        if self.size > 0x7FFFFFFF:
+            raise ValueError(f"a frame of {self.size} bytes, above what its size field holds")
+        self.writer.put32(self.size)
+        self.parts[0] = self.writer.piece(0, 4)
+        return self.parts
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def open_struct(self, struct: Struct, message: object) -> cython.int:
+        struct.check_type(message)
+        struct.check_needed(message)
+        frame: Frame = Frame(self.frame)
+        frame.struct = struct
+        frame.message = message
+        frame.slot = struct.first
+        self.frame = frame
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def write_fields(self, frame: Frame) -> cython.int:
+        """Up to the next array, or to the end of the struct."""
+        w: Writer = self.writer
+        while frame.slot is not None:
+            slot: Slot = frame.slot
+            value = slot.get(frame.message)
+            if value and isinstance(slot.codec, Array):
+                inner: Frame = Frame(frame)
+                inner.array = cython.cast(Array, slot.codec)
+                inner.array.begin(w, value)
+                inner.elements = value
+                self.frame = inner
+                return 0
+            slot.codec.write(w, value)
+            frame.slot = slot.next
+        if frame.struct.flexible:
+            frame.struct.write_tags(w, frame.message)
+        self.frame = frame.around
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def write_elements(self, frame: Frame, size: cython.Py_ssize_t) -> cython.int:
+        """Up to the next deep struct, the end of the step, or the end of the array."""
+        w: Writer = self.writer
+        codec: Codec = frame.array.element
+        while frame.index < len(frame.elements):
+            element = frame.elements[frame.index]
+            frame.index += 1
+            self.budget -= 1
+            if isinstance(codec, Struct) and cython.cast(Struct, codec).is_deep:
+                return self.open_struct(cython.cast(Struct, codec), element)
+            codec.write(w, element)
+            if self.budget <= 0 or w.pos >= size:
+                return 0
+        self.frame = frame.around
+        self.frame.slot = self.frame.slot.next
+        return 0

@@ -7,6 +7,7 @@ connection has used up to cut it.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Any, NamedTuple
 
 from tidelog.errors import UnsupportedVersionError, WireError
@@ -18,6 +19,11 @@ from tidelog.wire.plan import decoder_of, encoder_of
 from tidelog.wire.schema import Message
 
 _KEY_AND_VERSION = struct.Struct(">hh")
+
+
+STEP_ELEMENTS = 5_000
+STEP_BYTES = 2 * 1024 * 1024
+"""Of a message that is decoded or encoded in steps: a step takes a few milliseconds at most."""
 
 
 class RequestFrame(NamedTuple):
@@ -52,17 +58,48 @@ def encode_response(response: Message, version: int, correlation_id: int) -> lis
     return encoder.encode_frame(encoder_of(ResponseHeader, header_version), header, plan, response)
 
 
-def decode_request(frame: Buffer) -> RequestFrame:
+class ResponseEncoding:
+    """`encode_response` in steps."""
+
+    def __init__(self, response: Message, version: int, correlation_id: int) -> None:
+        header_plan = encoder_of(ResponseHeader, API[response.__schema__.api_key].response_header_version(version))
+        header = ResponseHeader(correlation_id=correlation_id)
+        self._encoding = encoder.Encoding(header_plan, header, encoder_of(type(response), version), response)
+
+    def step(self) -> list[Any] | None:
+        """The parts of the frame if they are complete."""
+        return self._encoding.step(STEP_ELEMENTS, STEP_BYTES)
+
+
+def decode_request(frame: Buffer, max_elements: int = sys.maxsize) -> RequestFrame:
     """UnsupportedVersionError for an API or version that is not in the table; `decode_request_header` can still read
     to whom to say so. Bytes behind the request are ignored, as Kafka does: librdkafka sends some.
+    TooManyElementsError if its arrays and tagged fields have more elements in all than are allowed.
     """
     api, version = _addressed(frame)
     if version not in api.versions:
-        raise UnsupportedVersionError(f"{api.name} has versions {api.versions}, not {version}")
+        raise _unknown_version(api, version)
     header_plan = decoder_of(RequestHeader, api.request_header_version(version))
     header, position = decoder.decode(header_plan, frame, 0)
-    request, _ = decoder.decode(decoder_of(api.request, version), frame, position)
+    request, _ = decoder.decode(decoder_of(api.request, version), frame, position, max_elements)
     return RequestFrame(header, request)
+
+
+class RequestDecoding:
+    """`decode_request` in steps."""
+
+    def __init__(self, frame: Buffer, max_elements: int) -> None:
+        api, version = _addressed(frame)
+        if version not in api.versions:
+            raise _unknown_version(api, version)
+        header_plan = decoder_of(RequestHeader, api.request_header_version(version))
+        self._header, position = decoder.decode(header_plan, frame, 0)
+        self._decoding = decoder.Decoding(decoder_of(api.request, version), frame, position, max_elements)
+
+    def step(self) -> RequestFrame | None:
+        """The request if it is complete."""
+        request: Message | None = self._decoding.step(STEP_ELEMENTS, STEP_BYTES)
+        return None if request is None else RequestFrame(self._header, request)
 
 
 def decode_request_header(frame: Buffer) -> RequestHeader:
@@ -80,6 +117,10 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> ResponseFrame:
     header_plan = decoder_of(ResponseHeader, api.response_header_version(version))
     header, response = decoder.decode_frame(header_plan, decoder_of(api.response, version), frame)
     return ResponseFrame(header.correlation_id, response)
+
+
+def _unknown_version(api: Api, version: int) -> UnsupportedVersionError:
+    return UnsupportedVersionError(f"{api.name} has versions {api.versions}, not {version}")
 
 
 def _addressed(frame: Buffer) -> tuple[Api, int]:

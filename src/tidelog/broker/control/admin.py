@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tidelog.broker.control.shell import ControllerShell
 from tidelog.broker.control.term import Term
+from tidelog.broker.pacing import Pace, SlowLane
 from tidelog.controller import nodes
 from tidelog.controller.topics import (
     Defaults,
@@ -27,6 +28,9 @@ from tidelog.errors import ErrorCode, TidelogError
 from tidelog.ports import Random
 from tidelog.types import BrokerId
 from tidelog.wire import ZERO_UUID
+
+_COST_OF_CREATION = 10
+"""Elements of a slice that one topic takes."""
 
 
 class TopicResult(NamedTuple):
@@ -55,19 +59,28 @@ class TopicAdmin:
         random: Random,
         defaults: Callable[[], Defaults],
         validate_config: Callable[[Mapping[str, str]], None],
+        lane: SlowLane,
     ) -> None:
         self._shell = shell
         self._random = random
         self._defaults = defaults
         self._validate_config = validate_config
+        self._lane = lane
+
+    def _pace(self) -> Pace:
+        return Pace(self._lane)
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
         async def job(term: Term) -> list[TopicResult]:
             try:
-                check_partition_count([topic.partition_count(self._defaults()) for topic in topics])
+                defaults = self._defaults()
+                check_partition_count(topic.partition_count(defaults) for topic in topics)
             except TopicError as failure:
-                return [_refused(topic.name, failure) for topic in topics]
-            return [await self._create(term, topic, validate_only) for topic in topics]
+                return [_refused(topic.name, failure) async for topic in self._pace().each(topics)]
+            return [
+                await self._create(term, topic, validate_only)
+                async for topic in self._pace().each(topics, _COST_OF_CREATION)
+            ]
 
         return await self._shell.run(job)
 
@@ -80,8 +93,11 @@ class TopicAdmin:
             try:
                 check_partition_count([topic.total - now[topic.name] for topic in topics if topic.name in now])
             except TopicError as failure:
-                return [_refused(topic.name, failure) for topic in topics]
-            return [await self._grow(term, topic, validate_only) for topic in topics]
+                return [_refused(topic.name, failure) async for topic in self._pace().each(topics)]
+            return [
+                await self._grow(term, topic, validate_only)
+                async for topic in self._pace().each(topics, _COST_OF_CREATION)
+            ]
 
         return await self._shell.run(job)
 
@@ -89,7 +105,7 @@ class TopicAdmin:
         """A topic that is being deleted already is one more to wait for."""
 
         async def job(term: Term) -> list[TopicResult]:
-            return [await self._delete(term, name) for name in names]
+            return [await self._delete(term, name) async for name in self._pace().each(names)]
 
         return await self._shell.run(job)
 
@@ -103,8 +119,13 @@ class TopicAdmin:
         Not for those with a replica on a dead broker: that may take long, and is nobody's fault.
         """
 
+        left = list(names)
+
         def over() -> bool:
-            return all(self._is_deleted_or_stuck(name) for name in names)
+            """Asked after each event of the controller: what is deleted is not looked at again."""
+            while left and self._is_deleted_or_stuck(left[-1]):
+                left.pop()
+            return not left
 
         await self._shell.wait_until(over, timeout_s)
 

@@ -26,6 +26,7 @@ from tidelog.controller.events import (
     LeaderAndIsrAnswered,
     LogDirFailed,
     LogEndsTold,
+    LogEndsUntold,
     ReplicasPutOff,
     StatesChanged,
     StopReplicaAnswered,
@@ -34,17 +35,20 @@ from tidelog.controller.events import (
     UncleanElection,
     UpdateTopic,
 )
-from tidelog.controller.image import Broker, Endpoint, LogEnd, TopicFacts
+from tidelog.controller.image import Broker, Endpoint, TopicFacts
+from tidelog.controller.log_ends import LogEnd
 from tidelog.coordination.port import ConnectionLostError, Create, Session
 from tidelog.errors import ErrorCode
-from tidelog.types import BrokerId, TopicPartition
+from tidelog.types import BrokerId, Epoch, TopicPartition
 from tidelog.wire.messages.controller import LeaderAndIsrRequest, LeaderAndIsrResponse, StopReplicaRequest
-from tidelog.wire.messages.offsets import ListOffsetsResponse
+from tidelog.wire.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.wire.schema import Message
 
 _log = logging.getLogger(__name__)
 
 ASK_AGAIN_AFTER_S = 0.2
+LOG_ENDS_WITHIN_S = 30.0
+"""For a replica to tell where its log ends. One that need not be waited for is not waited for any longer."""
 _MOST_TOLD = 10
 """Unclean elections that one event logs one by one."""
 OpenChannel: TypeAlias = Callable[[Broker, Endpoint, Answered], BrokerChannel]
@@ -176,7 +180,13 @@ class Term:
         for broker, requests in outcome.requests.items():
             if broker in self._channels:
                 self._channels[broker].send(requests)
+                self._expect_log_ends(self._channels[broker].broker, requests)
         return outcome.answer
+
+    def _expect_log_ends(self, broker: Broker, requests: Sequence[Message]) -> None:
+        for request in requests:
+            if isinstance(request, ListOffsetsRequest):
+                self._tell_later(LOG_ENDS_WITHIN_S, LogEndsUntold(broker.id, broker.epoch, _asked_in(request)))
 
     def close(self) -> None:
         for channel in self._channels.values():
@@ -211,7 +221,7 @@ class Term:
 
     def _on_answer(self, broker: Broker, request: Message, response: Any) -> None:
         if isinstance(response, ListOffsetsResponse):
-            self._on_log_ends(broker, response)
+            self._on_log_ends(broker, request, response)
             return
         if response.error_code:
             code = response.error_code
@@ -221,7 +231,7 @@ class Term:
             self._answered(LeaderAndIsrAnswered(broker.id, broker.epoch, response, broker.has_failed_directory))
             put_off = _put_off(request, response)
             if put_off:
-                self._tell_again_later(ReplicasPutOff(broker.id, broker.epoch, put_off))
+                self._tell_later(TELL_AGAIN_AFTER_S, ReplicasPutOff(broker.id, broker.epoch, put_off))
         elif isinstance(request, StopReplicaRequest):
             deleted = tuple(
                 TopicPartition(topic.topic_name, state.partition_index)
@@ -231,7 +241,7 @@ class Term:
             )
             self._answered(StopReplicaAnswered(broker.id, broker.epoch, deleted, response))
 
-    def _on_log_ends(self, broker: Broker, response: ListOffsetsResponse) -> None:
+    def _on_log_ends(self, broker: Broker, request: Message, response: ListOffsetsResponse) -> None:
         """A replica that cannot tell yet is asked again, after a rest."""
         told = LogEndsTold(
             broker.id,
@@ -243,17 +253,29 @@ class Term:
                 for topic in response.topics
                 for answer in topic.partitions
             },
+            _asked_in(request),
         )
-        rest_s = ASK_AGAIN_AFTER_S if None in told.log_ends.values() else 0.0
-        asyncio.get_running_loop().call_later(rest_s, self._answered, told)
+        self._tell_later(ASK_AGAIN_AFTER_S if None in told.log_ends.values() else 0.0, told)
 
-    def _tell_again_later(self, event: ReplicasPutOff) -> None:
+    def _tell_later(self, after_s: float, event: Event) -> None:
+        """Tell the controller this, if it still is one."""
+
         def tell() -> None:
             self._put_off.discard(timer)
             self._answered(event)
 
-        timer = asyncio.get_running_loop().call_later(TELL_AGAIN_AFTER_S, tell)
+        timer = asyncio.get_running_loop().call_later(after_s, tell)
         self._put_off.add(timer)
+
+
+def _asked_in(request: Message) -> dict[TopicPartition, Epoch]:
+    """Which log ends were asked for, and in which leader epochs."""
+    assert isinstance(request, ListOffsetsRequest)
+    return {
+        TopicPartition(topic.name, wanted.partition_index): wanted.current_leader_epoch
+        for topic in request.topics
+        for wanted in topic.partitions
+    }
 
 
 def _put_off(request: LeaderAndIsrRequest, response: LeaderAndIsrResponse) -> dict[TopicPartition, bool]:

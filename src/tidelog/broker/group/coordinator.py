@@ -9,7 +9,7 @@ from tidelog.broker.group.shard import GroupShard
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
-from tidelog.groups import partition_of
+from tidelog.groups import Usage, partition_of
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -21,6 +21,8 @@ class GroupCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.shards: dict[int, GroupShard] = {}
+        self.usage = Usage()
+        """What the groups of all shards keep."""
         self._clock = broker.clock
         self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
         self._retention: asyncio.Task[None] | None = None

@@ -31,6 +31,9 @@ class Reply(Later):
         """For the handler to return."""
         return self if self._message is None else self._message
 
+    async def wait(self) -> Message:
+        return await super().wait() if self._message is None else self._message
+
 
 class _Share(Generic[Part]):
     """The ticket of one part of a request."""
@@ -65,3 +68,8 @@ class Gathered(Generic[Part]):
     def result(self) -> Message | Later:
         """For the handler to return."""
         return self._reply.result if self._parts else self._make([])
+
+    async def wait(self) -> Message:
+        """For a handler that has awaited something before."""
+        result = self.result
+        return await result.wait() if isinstance(result, Later) else result

@@ -11,9 +11,10 @@ from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.errors import CorruptBatchError, ErrorCode, TidelogError
 from tidelog.groups import NO_BAD_RECORDS, Answer, BadRecords, Effect, GroupConfig, Groups, Write
+from tidelog.log.log import Log
 from tidelog.records.batch import open_batch
 from tidelog.records.header import BatchHeader, Codec, headers
-from tidelog.records.kernel import Record, check_records, read_some
+from tidelog.records.kernel import LONG_BYTES, Cursor, Record, check_records, read_some
 from tidelog.types import Buffer, Offset
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class GroupShard:
     """
 
     def __init__(self, broker: Broker, partition: Partition, now_ms: Callable[[], int]) -> None:
-        self.groups = Groups(GroupConfig.of(broker.config))
+        self.groups = Groups(GroupConfig.of(broker.config), broker.groups.usage)
         self.is_active = False
         self.has_failed = False
         """The last load failed, and the next one has not succeeded yet."""
@@ -123,7 +124,7 @@ class GroupShard:
 
     async def _load_once(self) -> None:
         partition, started_ms = self._partition, self._now_ms()
-        self.groups = Groups(self.groups.config)  # without what an attempt that failed had found
+        self.groups.discard()  # what an attempt that failed had found
         end = partition.log.log_end_offset
         count, bad = await self._replay(partition.log.log_start_offset, end)
         await self._committed(end)
@@ -150,7 +151,7 @@ class GroupShard:
                 break  # compaction left nothing more
             # Nothing comes if its file was replaced meanwhile: then the same offset is asked for again.
             data = await log.bytes_of(region)
-            records = _Gathered(self.groups, offset)
+            records = _Gathered(self.groups, log, offset)
             for position, header in headers(data):
                 if not header.is_control:
                     await records.add_batch(data, header, position)
@@ -195,24 +196,36 @@ class GroupShard:
 class _Gathered:
     """Records of one slice of the log on their way to the groups; many at once, since most replace each other."""
 
-    def __init__(self, groups: Groups, from_offset: Offset) -> None:
+    def __init__(self, groups: Groups, log: Log, from_offset: Offset) -> None:
         self.count = 0
         self.bad = NO_BAD_RECORDS
         self._groups = groups
+        self._log = log
         self._from_offset = from_offset
         self._records: list[Record] = []
 
     async def add_batch(self, data: Buffer, header: BatchHeader, position: int) -> None:
         """A small batch may hold millions of records. One that is malformed is skipped as a whole."""
         try:
-            cursor = open_batch(data, header, position)
-            check_records(cursor)
+            cursor = await self._open(data, header, position)
         except CorruptBatchError as failure:
             self.bad += BadRecords(header.record_count, failure)
             return
         while read_some(cursor, self._records, max(_RECORDS_AT_ONCE - len(self._records), 1)):
             self.replay()
             await asyncio.sleep(0)
+
+    async def _open(self, data: Buffer, header: BatchHeader, position: int) -> Cursor:
+        """What decompresses to many megabytes, or is that large, does not hold the loop."""
+
+        def opened() -> Cursor:
+            cursor = open_batch(data, header, position)
+            check_records(cursor)
+            return cursor
+
+        if header.codec is Codec.NONE and header.size_bytes <= LONG_BYTES:
+            return opened()
+        return await self._log.work.beside(opened)
 
     def replay(self) -> None:
         records, self._records = self._records, []

@@ -3,7 +3,7 @@
 | API                | versions | what they added                                                       |
 |--------------------|----------|-----------------------------------------------------------------------|
 | AlterPartition     | 0 - 3    | 1 recovery state; 2 topic ids; 3 broker epochs of the ISR (KIP-903)   |
-| ControlledShutdown | 0 - 3    | 2 broker epoch; 3 flexible                                            |
+| ControlledShutdown | 2 - 3    | 2 broker epoch, without which it is not known who asks; 3 flexible    |
 
 On any other broker the answer is NOT_CONTROLLER, and nothing has changed that the sender could count on.
 """

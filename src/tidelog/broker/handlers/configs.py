@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from tidelog.broker import log_levels
 from tidelog.broker.dynamic_config import BROKERS, DEFAULT_ENTITY, TOPICS, Edit, Overrides
 from tidelog.broker.handlers.metadata import told_of_the_cluster
+from tidelog.broker.pacing import Pace
 from tidelog.config import resolution, settings
 from tidelog.config.dynamic import Change, Operation, apply_changes, validate_broker
 from tidelog.config.errors import ConfigError
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+_COST_OF = {TOPIC: len(NAMES), BROKER: len(settings.BROKER), BROKER_LOGGER: 50}
+"""Elements of a slice that the description of one resource takes."""
 
 
 class RefusedError(TidelogError):
@@ -71,12 +74,21 @@ RawChange: TypeAlias = tuple[str, int, str | None]
 
 
 async def describe_configs(broker: Broker, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
+    """Each resource once, however often it is named for the same keys."""
+    pace = Pace(broker.lane)
     results = []
-    for resource in request.resources:
+    named: set[tuple[int, str, frozenset[str] | None]] = set()
+    async for resource in pace.each(request.resources):
+        keys = None if not resource.configuration_keys else frozenset(resource.configuration_keys)
+        asked = (resource.resource_type, resource.resource_name, keys)
+        if asked in named:
+            continue
+        named.add(asked)
+        await pace.spend(_COST_OF.get(resource.resource_type, 1))
         result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
         result.error_message = ""
         try:
-            entries = await _describe(broker, resource)
+            entries = await _describe(broker, resource, keys)
         except TidelogError as failure:
             result.error_code, result.error_message = _code_of(failure), str(failure)
         else:
@@ -85,8 +97,10 @@ async def describe_configs(broker: Broker, request: DescribeConfigsRequest, call
     return DescribeConfigsResponse(results=results)
 
 
-async def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[resolution.Entry]:
-    name, keys = resource.resource_name, resource.configuration_keys or None
+async def _describe(
+    broker: Broker, resource: DescribeConfigsResource, keys: frozenset[str] | None
+) -> list[resolution.Entry]:
+    name = resource.resource_name
     if resource.resource_type == TOPIC:
         validate_name(name)
         await told_of_the_cluster(broker)
@@ -136,7 +150,7 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
     response = IncrementalAlterConfigsResponse()
-    for one in request.resources:
+    async for one in Pace(broker.lane).each(request.resources, _COST_OF[TOPIC]):
         resource = Resource(one.resource_type, one.resource_name, counts[one.resource_type, one.resource_name])
         raw = [(config.name, config.config_operation, config.value) for config in one.configs]
         code, message = await _outcome(_alter_single(broker, resource, raw, request.validate_only))
@@ -151,7 +165,7 @@ async def incremental_alter_configs(
 async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
     response = AlterConfigsResponse()
-    for one in request.resources:
+    async for one in Pace(broker.lane).each(request.resources, _COST_OF[TOPIC]):
         resource = Resource(one.resource_type, one.resource_name, counts[one.resource_type, one.resource_name])
         raw = [(config.name, int(Operation.SET), config.value) for config in one.configs]
         code, message = await _outcome(_alter_all(broker, resource, raw, request.validate_only))

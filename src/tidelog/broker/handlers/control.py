@@ -7,6 +7,7 @@ StopReplica from 3 (leader epochs; 4 KRaft flag), UpdateMetadata from 7 (topic i
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.broker.dispatch import HangUpError
@@ -38,18 +39,29 @@ _log = logging.getLogger(__name__)
 ControlRequest: TypeAlias = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
 
 
+async def _checked(broker: Broker, request: ControlRequest) -> ErrorCode:
+    """The same as `_check`, after the store was asked for a controller epoch that is not known yet."""
+    if not broker.known_controller.is_known(request.controller_epoch):
+        await broker.known_controller.learn(request.controller_epoch)
+    return _check(broker, request)
+
+
 def _check(broker: Broker, request: ControlRequest) -> ErrorCode:
     """The error for a request that must change nothing: one that is meant for an earlier registration of this broker,
-    one of a controller that was replaced, or one that a newer request of the same controller has overtaken.
+    one that is not of the controller that the store knows, or one that a newer request of the same controller has
+    overtaken.
 
-    A broker that is not registered cannot tell which registration is meant, and the controller has to come again.
+    A broker that is not registered, or does not know of the registration that is meant, hangs up: if the request is of
+    the controller, it comes again.
     """
     if broker.epoch == NO_EPOCH:
         raise HangUpError(f"broker {broker.id} is not registered")
-    if 0 <= request.broker_epoch < broker.epoch:
+    if request.broker_epoch > broker.epoch:
+        raise HangUpError(f"broker {broker.id} has epoch {broker.epoch}, not {request.broker_epoch}")
+    if request.broker_epoch < broker.epoch:
         return ErrorCode.STALE_BROKER_EPOCH
     try:
-        broker.replicas.check_controller(request.controller_epoch)
+        broker.known_controller.check(request.controller_id, request.controller_epoch)
         broker.request_order.admit(request.controller_epoch, request)
     except RequestError as failure:
         _log.info("%s of controller %d is refused: %s", type(request).__name__, request.controller_id, failure)
@@ -58,7 +70,7 @@ def _check(broker: Broker, request: ControlRequest) -> ErrorCode:
 
 
 async def leader_and_isr(broker: Broker, request: LeaderAndIsrRequest, call: Call) -> LeaderAndIsrResponse:
-    refused = _check(broker, request)
+    refused = await _checked(broker, request)
     if refused:
         return LeaderAndIsrResponse(error_code=refused)
     results = await broker.replicas.apply(request.topic_states, names_all=request.type == FULL_UPDATE)
@@ -80,7 +92,7 @@ async def leader_and_isr(broker: Broker, request: LeaderAndIsrRequest, call: Cal
 
 
 async def stop_replica(broker: Broker, request: StopReplicaRequest, call: Call) -> StopReplicaResponse:
-    refused = _check(broker, request)
+    refused = await _checked(broker, request)
     if refused:
         return StopReplicaResponse(error_code=refused)
     unwanted = [
@@ -94,8 +106,9 @@ async def stop_replica(broker: Broker, request: StopReplicaRequest, call: Call) 
         for state in topic.partition_states
     ]
     codes = await broker.replicas.stop(unwanted)
+    still_here = {name.topic for name in broker.replicas.partitions}
     for topic in request.topic_states:
-        if not any(True for _ in broker.replicas.of_topic(topic.topic_name)):
+        if topic.topic_name not in still_here:
             broker.counts.forget(topic.topic_name)
     return StopReplicaResponse(
         partition_errors=[
@@ -105,13 +118,28 @@ async def stop_replica(broker: Broker, request: StopReplicaRequest, call: Call) 
     )
 
 
-def update_metadata(broker: Broker, request: UpdateMetadataRequest, call: Call) -> UpdateMetadataResponse:
+def update_metadata(
+    broker: Broker, request: UpdateMetadataRequest, call: Call
+) -> UpdateMetadataResponse | Awaitable[UpdateMetadataResponse]:
+    """At once, except for the first request of a controller: there the store is asked before."""
+    if broker.known_controller.is_known(request.controller_epoch):
+        return _update_metadata(broker, request)
+    return _update_metadata_later(broker, request)
+
+
+async def _update_metadata_later(broker: Broker, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+    await broker.known_controller.learn(request.controller_epoch)
+    return _update_metadata(broker, request)
+
+
+def _update_metadata(broker: Broker, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
     refused = _check(broker, request)
     if refused:
         return UpdateMetadataResponse(error_code=refused)
     known = broker.metadata.brokers
     deleted = broker.metadata.apply(request)
     broker.neighbours.controller_changed()
+    broker.registrations.learn(broker.metadata.brokers)
     if deleted:
         broker.groups.topics_deleted(deleted)
     if broker.metadata.brokers.keys() != known.keys():

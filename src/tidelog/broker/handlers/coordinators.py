@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.pacing import Pace, cost_of_id
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.errors import ErrorCode
 from tidelog.groups import partition_of
@@ -27,14 +28,20 @@ _TOPICS = {_GROUP: GROUP_OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC}
 
 
 async def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
+    """Each key once, however often it is named."""
     keys = [request.key] if call.version < _MANY_KEYS else request.coordinator_keys
     topic = _TOPICS.get(request.key_type)
     if topic is not None and any(keys):
         await _make_sure_of(broker, topic)
-    found = [_coordinator(broker, topic, key, call.listener) for key in keys]
+    pace = Pace(broker.lane)
+    found: dict[str, Coordinator] = {}
+    for key in keys:
+        await pace.spend(cost_of_id(key))
+        if key not in found:
+            found[key] = _coordinator(broker, topic, key, call.listener)
     if call.version >= _MANY_KEYS:
-        return FindCoordinatorResponse(coordinators=found)
-    (one,) = found
+        return FindCoordinatorResponse(coordinators=list(found.values()))
+    (one,) = found.values()
     return FindCoordinatorResponse(
         error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
     )

@@ -1,14 +1,17 @@
 """ElectLeaders (43), versions 0 - 2: 0 preferred leaders; 1 the type of election, and an error for all; 2 flexible.
 
 Served by the broker that is controller. It waits, up to the request's timeout, until this broker's metadata shows the
-leaders; what takes longer is REQUEST_TIMED_OUT, and happens all the same.
+leaders; what takes longer is REQUEST_TIMED_OUT, and happens all the same. Very many partitions are asked for in pieces,
+each of which is one event of the controller.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.control.shell import NotControllerError
+from tidelog.broker.pacing import PIECE, Pace
 from tidelog.controller.events import Elected, ElectionAsked, ElectionType
 from tidelog.controller.image import NO_LEADER
 from tidelog.errors import ErrorCode
@@ -40,11 +43,18 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call
     asked = _asked(request)
     if request.election_type not in ElectionType.__members__.values():
         return _refused(asked, ErrorCode.INVALID_REQUEST)
+    kind = ElectionType(request.election_type)
     try:
-        results = await broker.controller.ask(ElectionAsked(ElectionType(request.election_type), asked))
+        if asked is None:
+            results = await broker.controller.ask(ElectionAsked(kind, None))
+        else:
+            results = {}
+            for start in range(0, len(asked), PIECE):
+                results |= await broker.controller.ask(ElectionAsked(kind, asked[start : start + PIECE]))
     except NotControllerError:
         return _refused(asked, ErrorCode.NOT_CONTROLLER)
-    return _response(await _wait(broker, results, request.timeout_ms))
+    results = await _wait(broker, results, request.timeout_ms)
+    return await _response_in_slices(broker, results)
 
 
 def _asked(request: ElectLeadersRequest) -> tuple[TopicPartition, ...] | None:
@@ -77,13 +87,26 @@ def _refused(asked: tuple[TopicPartition, ...] | None, code: ErrorCode) -> Elect
     return _response({partition: Elected(code, NO_LEADER) for partition in asked or ()}, code)
 
 
+async def _response_in_slices(broker: Broker, results: dict[TopicPartition, Elected]) -> ElectLeadersResponse:
+    response = ElectLeadersResponse()
+    topics: dict[str, ReplicaElectionResult] = {}
+    async for part in Pace(broker.lane).slices(list(results.items())):
+        _add(topics, part)
+    response.replica_election_results = list(topics.values())
+    return response
+
+
 def _response(results: dict[TopicPartition, Elected], code: ErrorCode = ErrorCode.NONE) -> ElectLeadersResponse:
     topics: dict[str, ReplicaElectionResult] = {}
-    for partition, elected in results.items():
+    _add(topics, results.items())
+    return ElectLeadersResponse(error_code=code, replica_election_results=list(topics.values()))
+
+
+def _add(topics: dict[str, ReplicaElectionResult], results: Iterable[tuple[TopicPartition, Elected]]) -> None:
+    for partition, elected in results:
         topic = topics.setdefault(partition.topic, ReplicaElectionResult(topic=partition.topic))
         topic.partition_result.append(
             ElectLeadersResponsePartitionResult(
                 partition_id=partition.partition, error_code=elected.code, error_message=_MESSAGES.get(elected.code)
             )
         )
-    return ElectLeadersResponse(error_code=code, replica_election_results=list(topics.values()))

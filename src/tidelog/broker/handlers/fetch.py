@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tidelog.broker.dispatch import Later
+from tidelog.broker.dispatch import InSlices, Later
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchItem, FetchSession
+from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.regions import LogRegion
 from tidelog.errors import ErrorCode, TidelogError
@@ -26,12 +27,15 @@ from tidelog.wire import records_to_come
 from tidelog.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
+    FetchRequestForgottenTopic,
     FetchResponse,
     FetchResponseEpochEndOffset,
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
     FetchResponsePartitionData,
+    FetchTopic,
 )
 
 if TYPE_CHECKING:
@@ -43,30 +47,73 @@ _LEADER_HINTS = 16
 _REPLICA_STATE = 15
 _READ_COMMITTED = 1
 _CONSUMER = -1
+_ONE_SLICE_BYTES = 16 * 1024
+"""A smaller request does not name too many partitions for one slice."""
+_MANY = 2_000
+"""Partitions above which an answer is read and made in slices."""
 DEBUGGING_REPLICA = -2
 """Asks a replica for what it has itself, be it the leader or not."""
 
 
-def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse | Later | Awaitable[FetchResponse]:
+def fetch(
+    broker: Broker, request: FetchRequest, call: Call
+) -> FetchResponse | Later | Awaitable[FetchResponse] | InSlices:
     """What there is to read, at once or when there is enough of it (S2.10)."""
     by_id = call.version >= _TOPIC_IDS
-    opened = broker.fetch_sessions.open(request, by_id)
+    opened = broker.fetch_sessions.open(request, by_id, is_privileged=_is_of_follower(broker, request))
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     session, is_incremental = opened
     session.requests += 1
     if session.parked is not None:
         session.parked.give_way()
-    for topic in request.forgotten_topics_data:
-        for index in topic.partitions:
-            session.drop((topic.topic_id if by_id else topic.topic, index))
-    named = []
-    for wanted in request.topics:
-        name = broker.metadata.name_of(wanted.topic_id) if by_id else wanted.topic
-        for partition in wanted.partitions:
-            item = session.add(partition, name, wanted.topic_id)
-            named.append((item, item.times_named))
+    if call.frame is not None and len(call.frame) > _ONE_SLICE_BYTES:
+        return InSlices(_fetch_in_slices(broker, request, call, session, is_incremental))
+    for forgotten in request.forgotten_topics_data:
+        _forget(session, forgotten, forgotten.partitions)
+    named: list[tuple[FetchItem, int]] = []
+    for topic in request.topics:
+        _name(broker, session, topic, topic.partitions, named)
     return _Fetch(broker, request, call, session, is_incremental, named).start()
+
+
+async def _fetch_in_slices(
+    broker: Broker, request: FetchRequest, call: Call, session: FetchSession, is_incremental: bool
+) -> FetchResponse | Later | Awaitable[FetchResponse]:
+    """The same with very many partitions. The next fetch of this connection begins when all of them are named."""
+    pace = Pace(broker.lane)
+    async for forgotten in pace.each(request.forgotten_topics_data):
+        async for indexes in pace.slices(forgotten.partitions):
+            _forget(session, forgotten, indexes)
+    named: list[tuple[FetchItem, int]] = []
+    async for topic in pace.each(request.topics):
+        async for partitions in pace.slices(topic.partitions):
+            _name(broker, session, topic, partitions, named)
+    return _Fetch(broker, request, call, session, is_incremental, named).start()
+
+
+def _forget(session: FetchSession, topic: FetchRequestForgottenTopic, indexes: Iterable[int]) -> None:
+    for index in indexes:
+        session.drop((topic.topic_id if session.uses_topic_ids else topic.topic, index))
+
+
+def _name(
+    broker: Broker,
+    session: FetchSession,
+    topic: FetchTopic,
+    partitions: Iterable[FetchPartition],
+    named: list[tuple[FetchItem, int]],
+) -> None:
+    name = broker.metadata.name_of(topic.topic_id) if session.uses_topic_ids else topic.topic
+    for partition in partitions:
+        item = session.add(partition, name, topic.topic_id)
+        named.append((item, item.times_named))
+
+
+def _is_of_follower(broker: Broker, request: FetchRequest) -> bool:
+    """Whether a registered broker sent it. Versions that cannot say the broker epoch may be of anybody."""
+    replica, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+    return replica in broker.metadata.brokers and broker.registrations.is_registered(replica, epoch)
 
 
 class _Source(NamedTuple):
@@ -106,8 +153,9 @@ class _Fetch:
         by_state = call.version >= _REPLICA_STATE
         self.replica_id = state.replica_id if by_state else request.replica_id
         self._replica_epoch = state.replica_epoch if by_state else NO_EPOCH
-        self._is_nameless = by_state and self._replica_epoch == NO_EPOCH
-        """The follower is between two registrations, and could have said its broker epoch (edge case 32)."""
+        self._is_nameless = self._replica_epoch == NO_EPOCH
+        """A follower that does not say its broker epoch is between two registrations, or it is no follower: versions
+        before 15 cannot say it, and anybody can send them. It is given records, but not believed (edge case 32)."""
         self._committed_only = request.isolation_level == _READ_COMMITTED
         self._max_wait_s = request.max_wait_ms / 1000
         self._max_bytes = min(request.max_bytes, broker.config["fetch.max.bytes"])
@@ -133,6 +181,8 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> FetchResponse | Later | Awaitable[FetchResponse]:
+        if len(self._session.dirty) > _MANY:
+            return self._start_in_slices()
         try:
             self._read_dirty()
         except NotCachedError:
@@ -155,20 +205,36 @@ class _Fetch:
         """The follower is heard first: what it acknowledges does not wait for a slow device (edge case 34)."""
         self._hear_follower()
         self._heard = dict.fromkeys(self._sources)
+        return await self._start_in_slices()
+
+    async def _start_in_slices(self) -> FetchResponse:
+        """What is read cold may be much, too. Terms that end between two slices are noticed as after a cold read."""
         await self._read_dirty_cold()
-        self._hear_follower()
-        return self._respond() if self._is_satisfied else cast(FetchResponse, await self._park().wait())
+        if self._is_follower:
+            async for named in Pace(self._broker.lane).slices(self._named):
+                self._hear(named)
+            self._has_tidings = any(map(self._is_untold, self._answers))
+        if not self._is_satisfied:
+            return cast(FetchResponse, await self._park().wait())
+        return await self._respond_in_slices()
+
+    @property
+    def _is_follower(self) -> bool:
+        return self.replica_id >= 0 and not self._is_nameless
 
     def _hear_follower(self) -> None:
+        if self._is_follower:
+            self._hear(self._named)
+            self._has_tidings = any(map(self._is_untold, self._answers))
+
+    def _hear(self, named: Iterable[tuple[FetchItem, int]]) -> None:
         """What the follower has, which may move HW (S2.7): after the log was read, or is to be read from the device.
 
         Errors tell nothing (S2.5). It does not matter whether the items still watch their partitions: a change during a
         cold read of another partition ends the watch, and the follower would never be heard of this one.
         """
-        if self.replica_id < 0 or self._is_nameless:
-            return
         self._broker.replicas.follower_seen(self.replica_id)
-        for item, times_named in self._named:
+        for item, times_named in named:
             source = self._sources.get(item)
             if source is None or source.diverges or source.is_over or item in self._heard:
                 continue  # it tells nothing, or the term ended while a disk thread was reading (edge case 5)
@@ -177,7 +243,6 @@ class _Fetch:
             source.partition.follower_fetched(
                 FollowerFetch(self.replica_id, item.fetch_offset, item.log_start_offset, self._replica_epoch)
             )
-        self._has_tidings = any(map(self._is_untold, self._answers))
 
     def _is_untold(self, item: FetchItem) -> bool:
         source = self._sources.get(item)
@@ -210,6 +275,10 @@ class _Fetch:
         self._is_woken = False
         if self._is_over:
             return
+        if len(self._session.dirty) > _MANY:
+            self._is_cold = True
+            self.give_way()
+            return
         try:
             self._read_dirty()
         except NotCachedError:
@@ -229,7 +298,10 @@ class _Fetch:
             self._timer.cancel()
         if self._session.parked is self:
             self._session.parked = None
-        self._later.answer(self._respond_cold if self._is_cold else self._respond)
+        if self._is_cold:
+            self._later.answer(self._respond_cold)
+        else:
+            self._later.answer(self._respond_in_slices if len(self._answers) > _MANY else self._respond)
 
     # Reading
 
@@ -249,10 +321,20 @@ class _Fetch:
 
     async def _read_dirty_cold(self) -> None:
         """And what this request names, even if another fetch of the session has read it meanwhile."""
-        due = dict.fromkeys(self._due())
-        due.update((item, None) for item, _ in self._named if item not in self._answers)
-        for item in due:
-            self._take(item, await self._read_cold(item))
+        pace = Pace(self._broker.lane)
+        async for item in pace.each(self._due()):
+            await self._read_anyhow(item)
+        async for item, _ in pace.each(self._named):
+            if item not in self._answers:
+                await self._read_anyhow(item)
+
+    async def _read_anyhow(self, item: FetchItem) -> None:
+        """From the page cache, or else from the device."""
+        try:
+            answer = self._read(item)
+        except NotCachedError:
+            answer = await self._read_cold(item)
+        self._take(item, answer)
 
     def _due(self) -> Iterable[FetchItem]:
         """Dirty ones, in the order of their turns. A few among many are not worth walking all."""
@@ -369,9 +451,23 @@ class _Fetch:
             raise RequestError(ErrorCode.INCONSISTENT_TOPIC_ID)
         if self.replica_id != DEBUGGING_REPLICA:
             partition.leader_for(item.current_leader_epoch)
+        if self.replica_id >= 0:
+            self._check_follower(partition, item)
         if partition.rules.codec is Codec.ZSTD and self._call.version < _ZSTD:
             raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return _Source(partition, partition.leader, item.times_named)
+
+    def _check_follower(self, partition: Partition, item: FetchItem) -> None:
+        """Only replicas of the partition copy it, and only in the registration that the store has.
+
+        A follower may have heard first that it is a replica, or which registration it has; so these errors, which are
+        also Kafka's, let it try again and tell its position anew.
+        """
+        if self.replica_id not in partition.replicas:
+            is_in_term = item.current_leader_epoch >= 0
+            raise RequestError(ErrorCode.UNKNOWN_LEADER_EPOCH if is_in_term else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not self._is_nameless and not self._broker.registrations.is_registered(self.replica_id, self._replica_epoch):
+            raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _room(self, item: FetchItem) -> tuple[int, bool]:
         """How much may be read, and whether a batch that is larger is taken all the same (the first is)."""
@@ -433,12 +529,26 @@ class _Fetch:
 
     async def _respond_cold(self) -> FetchResponse:
         await self._read_dirty_cold()
-        return self._respond()
+        return await self._respond_in_slices()
+
+    async def _respond_in_slices(self) -> FetchResponse:
+        topics: dict[str | bytes, FetchableTopicResponse] = {}
+        async for answers in Pace(self._broker.lane).slices(list(self._answers.items())):
+            self._add_answers(topics, answers)
+        return self._response(topics)
 
     def _respond(self) -> FetchResponse:
         topics: dict[str | bytes, FetchableTopicResponse] = {}
+        self._add_answers(topics, self._answers.items())
+        return self._response(topics)
+
+    def _add_answers(
+        self,
+        topics: dict[str | bytes, FetchableTopicResponse],
+        answers: Iterable[tuple[FetchItem, FetchResponsePartitionData]],
+    ) -> None:
         session = self._session
-        for item, answer in self._answers.items():
+        for item, answer in answers:
             source = self._sources.get(item)
             if source is not None and source.is_over:
                 answer = self._refusal(item, RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -455,6 +565,9 @@ class _Fetch:
             if size:
                 session.had_its_turn(item)
                 self._broker.counts.read(item.topic or "", size)
+
+    def _response(self, topics: dict[str | bytes, FetchableTopicResponse]) -> FetchResponse:
+        session = self._session
         if session.id == NO_SESSION:
             session.close()
         response = FetchResponse(session_id=session.id, responses=list(topics.values()))

@@ -11,9 +11,10 @@ from uuid import UUID
 
 from tidelog.broker.dispatch import Later
 from tidelog.broker.group.replies import Gathered, Reply
+from tidelog.broker.pacing import Pace, cost_of_id
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
-from tidelog.groups import Client, Effect, Groups, refuse
+from tidelog.groups import MAX_CLIENT_ID, Client, Effect, Groups, refuse
 from tidelog.net.channel import Call
 from tidelog.wire import Message
 from tidelog.wire.messages.groups import (
@@ -26,6 +27,7 @@ from tidelog.wire.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
     SyncGroupRequest,
@@ -34,6 +36,9 @@ from tidelog.wire.messages.groups import (
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+
+_COST_OF_DELETION = 10
+"""Elements of a slice that the deletion of one group takes, beside what was committed in it."""
 
 Ask: TypeAlias = Callable[[Groups, int, Reply], list[Effect]]
 """What a request asks of the groups of its shard, at a time and with a ticket."""
@@ -51,7 +56,7 @@ def ask_group(broker: Broker, request: Any, call: Call, ask: Ask) -> Message | L
 
 
 def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message | Later:
-    client = Client(call.client_id or "", f"/{call.client_host}")
+    client = Client((call.client_id or "")[:MAX_CLIENT_ID], f"/{call.client_host}")
     suffix = str(UUID(bytes=broker.random.randbytes(16), version=4))
     return ask_group(
         broker,
@@ -77,8 +82,16 @@ def leave_group(broker: Broker, request: LeaveGroupRequest, call: Call) -> Messa
     )
 
 
-def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(groups=[_described(broker, group_id, call.version) for group_id in request.groups])
+async def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
+    """Each group once, however often it is named. A group is described in one go, so its members belong together."""
+    pace = Pace(broker.lane)
+    groups: dict[str, DescribeGroupsResponseDescribedGroup] = {}
+    for group_id in request.groups:
+        await pace.spend(cost_of_id(group_id))
+        if group_id not in groups:
+            groups[group_id] = described = _described(broker, group_id, call.version)
+            await pace.spend(len(described.members))
+    return DescribeGroupsResponse(groups=list(groups.values()))
 
 
 def _described(broker: Broker, group_id: str, version: int) -> DescribeGroupsResponseDescribedGroup:
@@ -88,34 +101,41 @@ def _described(broker: Broker, group_id: str, version: int) -> DescribeGroupsRes
         return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=failure.code)
 
 
-def list_groups(broker: Broker, request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
+async def list_groups(broker: Broker, request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
     """Those of this broker; while some of them are being loaded it says so, and names the others.
 
     A partition that failed to load has no coordinator here, so its groups are left out without an error, as in Kafka:
     one partition that cannot be read must not hide the groups of all others.
     """
-    shards = broker.groups.shards.values()
+    pace = Pace(broker.lane)
+    shards = list(broker.groups.shards.values())
     is_loading = any(not shard.is_active and not shard.has_failed for shard in shards)
-    found = [
-        group
-        for shard in shards
-        if shard.is_active
-        for group in shard.groups.list_groups(request.states_filter, request.types_filter)
-    ]
+    found: list[ListedGroup] = []
+    for shard in shards:
+        ids = shard.groups.ids() if shard.is_active else []
+        async for part in pace.slices(ids):
+            found += shard.groups.list_groups(request.states_filter, request.types_filter, part)
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
     return ListGroupsResponse(error_code=code, groups=found)
 
 
-def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Message | Later:
-    """Each group is deleted, or not, by itself."""
+async def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Message:
+    """Each group is deleted, or not, by itself; once, however often it is named, as in Kafka."""
+    pace = Pace(broker.lane)
+    once: dict[str, None] = {}
+    for group_id in request.groups_names:
+        await pace.spend(cost_of_id(group_id))
+        once[group_id] = None
+    names = list(once)
     gathered: Gathered[DeletableGroupResult] = Gathered(
-        len(request.groups_names), lambda results: DeleteGroupsResponse(results=results)
+        len(names), lambda results: DeleteGroupsResponse(results=results)
     )
-    for group_id, ticket in zip(request.groups_names, gathered.tickets, strict=True):
+    for group_id, ticket in zip(names, gathered.tickets, strict=True):
+        await pace.spend(_COST_OF_DELETION + cost_of_id(group_id))
         try:
             shard = broker.groups.shard_of(group_id)
         except RequestError as failure:
             ticket.give(DeletableGroupResult(group_id=group_id, error_code=failure.code))
         else:
             shard.perform(shard.groups.delete_group(group_id, broker.groups.now_ms(), ticket))
-    return gathered.result
+    return await gathered.wait()

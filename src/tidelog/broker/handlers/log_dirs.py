@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidelog.broker.pacing import Pace
 from tidelog.errors import ErrorCode, StorageError
 from tidelog.log.directory import LogDirectory
 from tidelog.net.channel import Call
@@ -24,27 +25,32 @@ if TYPE_CHECKING:
 
 
 async def describe_log_dirs(broker: Broker, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse:
+    """Which logs there are is decided before the first slice; the size of each is told as it is in its slice."""
+    pace = Pace(broker.lane)
     wanted: set[TopicPartition] | None = None
     if request.topics is not None:
-        wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        wanted = set()
+        async for topic in pace.each(request.topics):
+            async for part in pace.slices(topic.partitions):
+                wanted.update(TopicPartition(topic.topic, index) for index in part)
     left_out = [
         DescribeLogDirsResult(log_dir=path, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
         for path in broker.storage.left_out
     ]
     return DescribeLogDirsResponse(
-        results=[await _describe(broker, one, wanted) for one in broker.storage.directories] + left_out
+        results=[await _describe(broker, one, wanted, pace) for one in broker.storage.directories] + left_out
     )
 
 
 async def _describe(
-    broker: Broker, directory: LogDirectory, wanted: set[TopicPartition] | None
+    broker: Broker, directory: LogDirectory, wanted: set[TopicPartition] | None, pace: Pace
 ) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=directory.path)
     if directory.offline is not None:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for name, log in directory.logs.items():
+    async for name, log in pace.each(list(directory.logs.items())):
         if wanted is not None and name not in wanted:
             continue
         topic = topics.setdefault(name.topic, DescribeLogDirsTopic(name=name.topic))

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.metadata import LiveBroker, PartitionMetadata, TopicMetadata
+from tidelog.broker.pacing import Pace
 from tidelog.controller.topics import TopicError, is_internal, validate_name
 from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
@@ -42,6 +43,9 @@ _NOT_ASKED = -(2**31)
 _NO_NULL_NAMES_BELOW = 12
 _BROKERS = 1
 _PATIENCE_S = 10.0
+MOST_CREATED = 100
+"""Topics that one Metadata creates. The client comes again for the topics that are not led yet, and then more of them
+are created."""
 
 
 class PartitionView(NamedTuple):
@@ -74,7 +78,10 @@ async def told_of_the_cluster(broker: Broker) -> None:
 
 
 async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> MetadataResponse:
+    """Each topic once, however often it is named, as Kafka does. Which topics there are is decided before the first
+    slice; each is described as it is when its slice comes."""
     await told_of_the_cluster(broker)
+    pace = Pace(broker.lane)
     asks_for_all = request.topics is None or (call.version == 0 and not request.topics)
     cluster_operations, topic_operations = _NOT_ASKED, _NOT_ASKED
     if request.include_cluster_authorized_operations:
@@ -82,9 +89,10 @@ async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> Meta
     if request.include_topic_authorized_operations:
         topic_operations = ALL_OPERATIONS_ON_A_TOPIC
     if asks_for_all:
-        topics = [_described(broker, topic, call.listener) for topic in broker.metadata.topics.values()]
+        known = list(broker.metadata.topics.values())
+        topics = [await _described(broker, topic, call.listener, pace) for topic in known]
     else:
-        topics = [_asked_for(broker, topic, call) for topic in request.topics or ()]
+        topics = [await _asked_for(broker, topic, call, pace) for topic in await _wanted(request, pace)]
         await _create_missing(broker, request, topics)
     for topic in topics:
         if not topic.error_code:
@@ -102,7 +110,17 @@ async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> Meta
     )
 
 
-def _asked_for(broker: Broker, wanted: MetadataRequestTopic, call: Call) -> MetadataResponseTopic:
+async def _wanted(request: MetadataRequest, pace: Pace) -> list[MetadataRequestTopic]:
+    """Each topic once."""
+    found: dict[tuple[str | None, bytes], MetadataRequestTopic] = {}
+    async for part in pace.slices(request.topics or ()):
+        for topic in part:
+            found.setdefault((topic.name, topic.topic_id), topic)
+    return list(found.values())
+
+
+async def _asked_for(broker: Broker, wanted: MetadataRequestTopic, call: Call, pace: Pace) -> MetadataResponseTopic:
+    await pace.spend()
     if wanted.name is None or (not wanted.name and wanted.topic_id != ZERO_UUID):
         name = broker.metadata.name_of(wanted.topic_id)
         if name is None:
@@ -115,7 +133,7 @@ def _asked_for(broker: Broker, wanted: MetadataRequestTopic, call: Call) -> Meta
         name = wanted.name
     topic = broker.metadata.topic(name)
     if topic is not None:
-        return _described(broker, topic, call.listener)
+        return await _described(broker, topic, call.listener, pace)
     return MetadataResponseTopic(error_code=_why_unknown(name), name=name, is_internal=is_internal(name))
 
 
@@ -127,23 +145,25 @@ def _why_unknown(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _described(broker: Broker, topic: TopicMetadata, listener: str) -> MetadataResponseTopic:
-    partitions = []
-    for index, partition in topic.partitions.items():
-        seen = view(broker, partition, listener)
-        partitions.append(
-            MetadataResponsePartition(
-                error_code=seen.error_code,
-                partition_index=index,
-                leader_id=seen.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
-                offline_replicas=seen.offline_replicas,
-            )
-        )
+async def _described(broker: Broker, topic: TopicMetadata, listener: str, pace: Pace) -> MetadataResponseTopic:
+    partitions: list[MetadataResponsePartition] = []
+    async for part in pace.slices(list(topic.partitions.items())):
+        partitions += [_partition(broker, index, partition, listener) for index, partition in part]
     return MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=is_internal(topic.name), partitions=partitions
+    )
+
+
+def _partition(broker: Broker, index: int, partition: PartitionMetadata, listener: str) -> MetadataResponsePartition:
+    seen = view(broker, partition, listener)
+    return MetadataResponsePartition(
+        error_code=seen.error_code,
+        partition_index=index,
+        leader_id=seen.leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=seen.offline_replicas,
     )
 
 
@@ -153,7 +173,7 @@ async def _create_missing(broker: Broker, request: MetadataRequest, topics: Iter
         return
     missing = [topic for topic in topics if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name]
     if missing:
-        await broker.auto_creation.create([topic.name for topic in missing if topic.name])
+        await broker.auto_creation.create([topic.name for topic in missing[:MOST_CREATED] if topic.name])
         for topic in missing:
             topic.error_code = ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -185,8 +205,9 @@ def _cluster_broker(one: LiveBroker, listener: str) -> DescribeClusterBroker:
 async def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """Page by page: at most so many partitions, and a cursor to where the next page begins."""
+    """Page by page: at most so many partitions, and a cursor to where the next page begins. Each topic once."""
     await told_of_the_cluster(broker)
+    pace = Pace(broker.lane)
     limit = max(min(request.response_partition_limit, broker.config["max.request.partition.size.limit"]), 1)
     names = sorted({topic.name for topic in request.topics} or broker.metadata.topics)
     start = 0
@@ -195,7 +216,7 @@ async def describe_topic_partitions(
         names = [name for name in names if name >= cursor.topic_name]
         start = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     response = DescribeTopicPartitionsResponse()
-    for name in names:
+    async for name in pace.each(names):
         topic = broker.metadata.topic(name)
         if topic is None:
             response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=_why_unknown(name), name=name))
@@ -205,7 +226,7 @@ async def describe_topic_partitions(
             break
         wanted = [index for index in topic.partitions if index >= start]
         start = 0
-        response.topics.append(_page(broker, topic, wanted[:limit], call.listener))
+        response.topics.append(await _page(broker, topic, wanted[:limit], call.listener, pace))
         if len(wanted) > limit:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=wanted[limit])
             break
@@ -213,11 +234,11 @@ async def describe_topic_partitions(
     return response
 
 
-def _page(
-    broker: Broker, topic: TopicMetadata, indexes: list[int], listener: str
+async def _page(
+    broker: Broker, topic: TopicMetadata, indexes: list[int], listener: str, pace: Pace
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
-    for index in indexes:
+    async for index in pace.each(indexes):
         partition = topic.partitions[index]
         seen = view(broker, partition, listener)
         partitions.append(

@@ -8,16 +8,18 @@ OffsetForLeaderEpoch: 2 the reader's leader epoch; 3 replica id; 4 flexible.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidelog.broker.handlers.fetch import DEBUGGING_REPLICA
+from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, TidelogError
-from tidelog.log.reading import LATEST
+from tidelog.log.reading import LATEST, MAX_TIMESTAMP
 from tidelog.log.trimming import advance_log_start
 from tidelog.net.channel import Call
-from tidelog.types import BrokerId, Epoch
+from tidelog.types import NO_EPOCH, BrokerId, Epoch
 from tidelog.wire.messages.offsets import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -50,15 +52,16 @@ _TO_THE_HIGH_WATERMARK = -1
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
-    seen: dict[tuple[str, int], int] = {}
-    for topic in request.topics:
-        for wanted in topic.partitions:
-            key = (topic.name, wanted.partition_index)
-            seen[key] = seen.get(key, 0) + 1
+    """A partition that is named more than once is an INVALID_REQUEST, as in Kafka."""
+    pace = Pace(broker.lane)
+    seen: Counter[tuple[str, int]] = Counter()
+    async for topic in pace.each(request.topics):
+        async for part in pace.slices(topic.partitions):
+            seen.update((topic.name, wanted.partition_index) for wanted in part)
     topics = []
-    for topic in request.topics:
+    async for topic in pace.each(request.topics):
         answers = []
-        for wanted in topic.partitions:
+        async for wanted in pace.each(topic.partitions):
             try:
                 if seen[topic.name, wanted.partition_index] > 1:
                     raise RequestError(ErrorCode.INVALID_REQUEST)
@@ -83,6 +86,8 @@ async def _list(
     if request.replica_id == _CONSUMER and not partition.is_current:
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # another may lead, and its log may be longer (edge 43)
     log = partition.log
+    if request.replica_id == DEBUGGING_REPLICA and wanted.timestamp == LATEST:
+        return _log_end(partition, wanted)
     end, is_end_known = log.log_end_offset, True
     if request.replica_id == _CONSUMER and leader is not None:
         end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
@@ -91,7 +96,11 @@ async def _list(
             raise _not_available(version)  # S1.3: it will be higher than this
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     if wanted.timestamp != _LATEST_TIERED:
-        found = await log.find_offset(wanted.timestamp, end)
+        if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
+            async with broker.batch_checks.lookups:
+                found = await log.find_offset(wanted.timestamp, end)
+        else:
+            found = await log.find_offset(wanted.timestamp, end)
         if found is None and not is_end_known:
             raise _not_available(version)  # it may be in what is committed but not yet known to be
         if found is not None:
@@ -99,6 +108,17 @@ async def _list(
             if version >= _LEADER_EPOCHS:
                 answer.leader_epoch = epoch if epoch >= 0 or leader is None else partition.leader_epoch
     return answer
+
+
+def _log_end(partition: Partition, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    """With the epoch of the last record, for the controller to compare; an epoch without records says nothing."""
+    log = partition.log
+    end = log.log_end_offset
+    has_records = end > log.log_start_offset
+    epoch = log.epochs.epoch_for_offset(end - 1) if has_records else log.epochs.latest_epoch
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index, offset=end, leader_epoch=NO_EPOCH if epoch is None else epoch
+    )
 
 
 def _not_available(version: int) -> RequestError:
@@ -111,13 +131,17 @@ async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch ends (S4.4)."""
+    pace = Pace(broker.lane)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[await _epoch_end(broker, topic.topic, one, request.replica_id) for one in topic.partitions],
+                partitions=[
+                    await _epoch_end(broker, topic.topic, wanted, request.replica_id)
+                    async for wanted in pace.each(topic.partitions)
+                ],
             )
-            for topic in request.topics
+            async for topic in pace.each(request.topics)
         ]
     )
 
@@ -151,15 +175,25 @@ async def _check_for_consumer(partition: Partition, epoch: Epoch) -> None:
 
 
 async def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    """Move the start of logs forward, and answer when all living replicas have done so (S10.2)."""
+    """Move the start of logs forward, and answer when all living replicas have done so (S10.2).
+
+    Of a partition that is named more than once the last offset counts, as in Kafka.
+    """
+    pace = Pace(broker.lane)
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    async for topic in pace.each(request.topics):
+        async for part in pace.slices(topic.partitions):
+            wanted.setdefault(topic.name, {}).update((partition.partition_index, partition) for partition in part)
     deleting = [
-        (topic.name, [_Deletion(broker, topic.name, one, deadline) for one in topic.partitions])
-        for topic in request.topics
+        (name, [_Deletion(broker, name, one, deadline) async for one in pace.each(partitions.values())])
+        for name, partitions in wanted.items()
     ]
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(name=name, partitions=[await one.result() for one in deletions])
+            DeleteRecordsTopicResult(
+                name=name, partitions=[await deletion.result() async for deletion in pace.each(deletions)]
+            )
             for name, deletions in deleting
         ]
     )

@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tidelog.broker.dispatch import Later
+from tidelog.broker.batch_checks import NOTHING_LOOKED_AT, Looked, look
+from tidelog.broker.dispatch import InSlices, Later
+from tidelog.broker.pacing import SLICE, Pace
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.refusals import PASSING, Refusals, Sent
-from tidelog.broker.write_rules import check, codec_of
+from tidelog.broker.write_rules import WriteRules, check, codec_of, may_be_heavy
 from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, InvalidRecordError, TidelogError
 from tidelog.log.producers import AppendOrigin, SequenceGapError
@@ -45,6 +47,11 @@ _ZSTD = 7
 _ADMIN_CLIENT = "__admin_client"
 """By this name Kafka's tools may write to internal topics."""
 ALL = -1
+_ONE_SLICE_BYTES = 16 * 1024
+"""A smaller request cannot be too large for one slice."""
+_COST_OF_PARTITION = 2
+_BYTES_OF_ELEMENT = 16 * 1024
+"""What one partition takes of a slice: checking and writing its bytes counts too."""
 
 
 class _Promise(NamedTuple):
@@ -80,18 +87,146 @@ class _Written:
         return self.leader is not self.partition.leader
 
 
-def produce(
-    broker: Broker, request: ProduceRequest, call: Call
-) -> ProduceResponse | Later | Awaitable[ProduceResponse | None] | None:
-    """Append to each partition; answer when `acks` is fulfilled (S3.2)."""
-    acks, by_id = request.acks, call.version >= _TOPIC_IDS
-    topics: list[TopicProduceResponse] = []
-    written: list[_Written] = []
-    must_flush = must_wait = False
-    for topic in request.topic_data:
-        name = broker.metadata.name_of(topic.topic_id) if by_id else topic.name
+_Answer: TypeAlias = ProduceResponse | Later | Awaitable[ProduceResponse | None] | None
+
+
+def produce(broker: Broker, request: ProduceRequest, call: Call) -> _Answer | InSlices:
+    """Check all batches, append to each partition, and answer when `acks` is fulfilled (S3.2)."""
+    work = _Produce(broker, request, call)
+    if call.connection in broker.batch_checks.under_way:
+        return _produce_in_turn(broker, call, work)
+    if call.frame is not None and len(call.frame) > _ONE_SLICE_BYTES and work.is_large(len(call.frame)):
+        return InSlices(work.in_slices())
+    if not work.look():
+        return _produce_in_turn(broker, call, work)
+    return work.append_all()
+
+
+def _produce_in_turn(broker: Broker, call: Call, work: _Produce) -> Awaitable[ProduceResponse | None]:
+    """Behind the earlier produces of its connection, with its heavy batches checked by a disk thread."""
+
+    async def answer(writing: Awaitable[_Answer]) -> ProduceResponse | None:
+        result = await writing
+        if isinstance(result, Later):
+            call.let_go()
+            waited = await result.wait()
+            assert isinstance(waited, ProduceResponse)
+            return waited
+        return result if result is None or isinstance(result, ProduceResponse) else await result
+
+    return answer(broker.batch_checks.in_turn(call.connection, work.in_slices))
+
+
+class _Produce:
+    """One request while its batches are checked and appended, in one go or in slices.
+
+    All are checked before the first is appended, so that what is checked by a disk thread does not part the others.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_by_id",
+        "_call",
+        "_looked",
+        "_must_flush",
+        "_must_wait",
+        "_request",
+        "_told",
+        "_topics",
+        "_written",
+    )
+
+    def __init__(self, broker: Broker, request: ProduceRequest, call: Call) -> None:
+        self._broker = broker
+        self._request = request
+        self._call = call
+        self._by_id = call.version >= _TOPIC_IDS
+        self._looked = NOTHING_LOOKED_AT
+        """What was found in batches that may be heavy, by the `id` of their PartitionProduceData."""
+        self._topics: list[TopicProduceResponse] = []
+        self._written: list[_Written] = []
+        self._told = 0
+        """Of those that were written, how many their partitions have told of."""
+        self._must_flush = self._must_wait = False
+
+    def is_large(self, size: int) -> bool:
+        partitions = sum(1 + len(topic.partition_data) for topic in self._request.topic_data)
+        return partitions * _COST_OF_PARTITION + size // _BYTES_OF_ELEMENT > SLICE
+
+    def look(self) -> bool:
+        """Check the batches that may be heavy. False if one is too heavy for the loop."""
+        is_light = True
+        for topic in self._request.topic_data:
+            for data in topic.partition_data:
+                if data.records and may_be_heavy(data.records):
+                    is_light = self._look_at(topic, data) and is_light
+        return is_light
+
+    def _look_at(self, topic: TopicProduceData, data: PartitionProduceData) -> bool:
+        rules = self._rules_of(topic, data.index)
+        if rules is None or not data.records:
+            return True
+        found = look(data.records, rules, self._broker.clock.wall_ms())
+        if self._looked is NOTHING_LOOKED_AT:
+            self._looked = {}
+        self._looked[id(data)] = found
+        return found.outcome is not None
+
+    def _rules_of(self, topic: TopicProduceData, index: int) -> WriteRules | None:
+        """None if the partition is not led here; then its batch is refused for that."""
+        name = self._broker.metadata.name_of(topic.topic_id) if self._by_id else topic.name
+        try:
+            return None if name is None else self._broker.replicas.leading(name, index).rules
+        except TidelogError:
+            return None
+
+    def append_all(self) -> _Answer:
+        for topic in self._request.topic_data:
+            self._append(topic, topic.partition_data, self._answers_of(topic))
+        return self._finish()
+
+    async def in_slices(self) -> _Answer:
+        """Partitions have terms of their own: one may begin between two slices, and is asked for in the end."""
+        pace = Pace(self._broker.lane)
+        await self._look_in_slices(pace)
+        self._must_wait = True
+        for topic in self._request.topic_data:
+            await pace.spend(_COST_OF_PARTITION)
+            answers = self._answers_of(topic)
+            for data in topic.partition_data:
+                if pace.is_used_up:
+                    self._tell()
+                await pace.spend(_cost_of(data))
+                self._append(topic, (data,), answers)
+        return self._finish()
+
+    async def _look_in_slices(self, pace: Pace) -> None:
+        for topic in self._request.topic_data:
+            for data in topic.partition_data:
+                await pace.spend()
+                if data.records and id(data) not in self._looked and may_be_heavy(data.records):
+                    await pace.spend(_cost_of(data))
+                    self._look_at(topic, data)
+                found = self._looked.get(id(data))
+                if found is not None and found.outcome is None:
+                    self._looked[id(data)] = await self._broker.batch_checks.check_heavy(
+                        data.records, found, self._broker.clock
+                    )
+
+    def _answers_of(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
         answers: list[PartitionProduceResponse] = []
-        for data in topic.partition_data:
+        self._topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        return answers
+
+    def _append(
+        self,
+        topic: TopicProduceData,
+        partition_data: Iterable[PartitionProduceData],
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        broker, call, acks, looked = self._broker, self._call, self._request.acks, self._looked
+        name = broker.metadata.name_of(topic.topic_id) if self._by_id else topic.name
+        for data in partition_data:
             try:
                 if acks not in (0, 1, ALL):
                     raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
@@ -99,33 +234,51 @@ def produce(
                     raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
                 if is_internal(name) and call.client_id != _ADMIN_CLIENT:
                     raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
-                one = _append(broker, name, topic.topic_id, data, acks, call.version)
-                written.append(one)
-                answers.append(one.response)
-                must_flush = must_flush or one.needs_flush
-                must_wait = must_wait or not one.is_committed
+                written = _append(broker, name, topic.topic_id, data, acks, call.version, looked.get(id(data)))
+                self._written.append(written)
+                answers.append(written.response)
+                self._must_flush = self._must_flush or written.needs_flush
+                self._must_wait = self._must_wait or not written.is_committed
             except TidelogError as failure:
                 answers.append(_refusal(broker, topic, data, failure))
-        topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
-    for one in written:
-        one.partition.appended_all()
-    response = ProduceResponse(responses=topics)
-    if acks == 0:
-        _close_on_error(response, call)
-    if must_flush:
-        return _finish_flushed(broker, response, written, _Promise(acks, request.timeout_ms), call)
-    if acks == 0:
-        return None
-    if acks == ALL and must_wait:
-        return _Commits(written, request.timeout_ms, lambda: _finish(broker, response, call))
-    if acks == 1:
-        for one in written:
-            one.response.error_code = one.partition.written_result(one.leader)
-    return _finish(broker, response, call)
+
+    def _tell(self) -> None:
+        for written in self._written[self._told :]:
+            written.partition.appended_all()
+        self._told = len(self._written)
+
+    def _finish(self) -> _Answer:
+        self._tell()
+        broker, call, written, acks = self._broker, self._call, self._written, self._request.acks
+        response, timeout_ms = ProduceResponse(responses=self._topics), self._request.timeout_ms
+        if acks == 0:
+            _close_on_error(response, call)
+        if self._must_flush:
+            call.let_go()
+            return _finish_flushed(broker, response, written, _Promise(acks, timeout_ms), call)
+        if acks == 0:
+            return None
+        if acks == ALL and self._must_wait:
+            return _Commits(written, timeout_ms, lambda: _finish(broker, response, call))
+        if acks == 1:
+            for one in written:
+                one.response.error_code = one.partition.written_result(one.leader)
+        return _finish(broker, response, call)
+
+
+def _cost_of(data: PartitionProduceData) -> int:
+    """What one partition takes of a slice."""
+    return _COST_OF_PARTITION + (0 if data.records is None else len(data.records)) // _BYTES_OF_ELEMENT
 
 
 def _append(
-    broker: Broker, topic: str, topic_id: bytes, data: PartitionProduceData, acks: int, version: int
+    broker: Broker,
+    topic: str,
+    topic_id: bytes,
+    data: PartitionProduceData,
+    acks: int,
+    version: int,
+    looked: Looked | None,
 ) -> _Written:
     partition = broker.replicas.leading(topic, data.index)
     leader, rules = partition.leader, partition.rules
@@ -140,7 +293,10 @@ def _append(
         )
     if version < _ZSTD and data.records and codec_of(data.records) is Codec.ZSTD:
         raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{_ZSTD}, this is v{version}")
-    batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms())
+    if looked is None:
+        batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms(), on_loop=True)
+    else:
+        batch, header, append_time_ms = looked.result(rules)
     if header.is_transactional:
         raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     try:
@@ -177,6 +333,7 @@ def _refusal(
 ) -> PartitionProduceResponse:
     if failure.code in PASSING:
         _remember(broker.refusals, topic, data, failure.code)
+    broker.counts.refused(failure.code)
     return PartitionProduceResponse(
         index=data.index,
         error_code=failure.code,

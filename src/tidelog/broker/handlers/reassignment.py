@@ -5,7 +5,8 @@
 | AlterPartitionReassignments | 0 - 1    | 1 whether the replication factor may change (KIP-860)  |
 | ListPartitionReassignments  | 0        |                                                       |
 
-A reassignment is answered when it has begun; its end shows in the list.
+A reassignment is answered when it has begun; its end shows in the list. Very many partitions are asked for in pieces,
+each of which is one event of the controller.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.control.shell import NotControllerError
 from tidelog.broker.control.term import Term
+from tidelog.broker.pacing import PIECE, Pace
 from tidelog.controller.events import ReassignmentAsked
 from tidelog.controller.image import Image
 from tidelog.controller.topics import TopicError
@@ -39,42 +41,36 @@ if TYPE_CHECKING:
 async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
 ) -> AlterPartitionReassignmentsResponse:
-    named = Counter(_partitions(request))
-    targets: dict[TopicPartition, tuple[BrokerId, ...] | None] = {
-        TopicPartition(topic.name, asked.partition_index): None if asked.replicas is None else tuple(asked.replicas)
-        for topic in request.topics
-        for asked in topic.partitions
-    }
-    twice = {
+    pace = Pace(broker.lane)
+    named: Counter[TopicPartition] = Counter()
+    targets: dict[TopicPartition, tuple[BrokerId, ...] | None] = {}
+    for topic in request.topics:
+        async for asked in pace.each(topic.partitions):
+            partition = TopicPartition(topic.name, asked.partition_index)
+            named[partition] += 1
+            targets[partition] = None if asked.replicas is None else tuple(asked.replicas)
+    answers: dict[TopicPartition, TopicError | None] = {
         partition: TopicError(ErrorCode.INVALID_REQUEST, f"{partition} is named more than once.")
         for partition, times in named.items()
         if times > 1
     }
-    event = ReassignmentAsked(
-        {partition: target for partition, target in targets.items() if partition not in twice},
-        request.allow_replication_factor_change,
-    )
+    once = [(partition, target) for partition, target in targets.items() if partition not in answers]
+    allow = request.allow_replication_factor_change
     try:
-        answers = await broker.controller.ask(event)
+        for start in range(0, len(once) or 1, PIECE):
+            answers |= await broker.controller.ask(ReassignmentAsked(dict(once[start : start + PIECE]), allow))
     except NotControllerError as failure:
         return AlterPartitionReassignmentsResponse(
-            allow_replication_factor_change=request.allow_replication_factor_change,
-            error_code=failure.code,
-            error_message=str(failure),
+            allow_replication_factor_change=allow, error_code=failure.code, error_message=str(failure)
         )
-    return _altered(request, answers | twice)
+    return await _altered(request, {partition: answers[partition] for partition in targets}, pace)
 
 
-def _partitions(request: AlterPartitionReassignmentsRequest) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions]
-
-
-def _altered(
-    request: AlterPartitionReassignmentsRequest, answers: dict[TopicPartition, TopicError | None]
+async def _altered(
+    request: AlterPartitionReassignmentsRequest, answers: dict[TopicPartition, TopicError | None], pace: Pace
 ) -> AlterPartitionReassignmentsResponse:
     topics: dict[str, ReassignableTopicResponse] = {}
-    for partition in dict.fromkeys(_partitions(request)):
-        failure = answers[partition]
+    async for partition, failure in pace.each(answers.items()):
         topic = topics.setdefault(partition.topic, ReassignableTopicResponse(name=partition.topic))
         topic.partitions.append(
             ReassignablePartitionResponse(
@@ -93,8 +89,16 @@ def _altered(
 async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
 ) -> ListPartitionReassignmentsResponse:
+    asked: set[TopicPartition] | None = None
+    if request.topics is not None:
+        asked = set()
+        pace = Pace(broker.lane)
+        for topic in request.topics:
+            async for indexes in pace.slices(topic.partition_indexes):
+                asked.update(TopicPartition(topic.name, index) for index in indexes)
+
     async def look(term: Term) -> ListPartitionReassignmentsResponse:
-        return _listed(term.controller.image, request)
+        return _listed(term.controller.image, asked)
 
     try:
         # In its turn: a controller that is still taking over would know of none.
@@ -103,10 +107,7 @@ async def list_partition_reassignments(
         return ListPartitionReassignmentsResponse(error_code=failure.code, error_message=str(failure))
 
 
-def _listed(image: Image, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-    asked: set[TopicPartition] | None = None
-    if request.topics is not None:
-        asked = {TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+def _listed(image: Image, asked: set[TopicPartition] | None) -> ListPartitionReassignmentsResponse:
     topics: dict[str, OngoingTopicReassignment] = {}
     for partition, assignment in image.reassigning():
         if asked is not None and partition not in asked:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.control.admin import MorePartitions, TopicResult
 from tidelog.broker.control.shell import NotControllerError
+from tidelog.broker.pacing import Pace
 from tidelog.config.resolution import describe_topic
-from tidelog.config.topic import topic_config
+from tidelog.config.topic import NAMES, topic_config
 from tidelog.controller.topics import NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
@@ -51,18 +52,26 @@ _BY_ID_SINCE = 6
 
 async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     twice = _repeated([topic.name for topic in request.topics])
-    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in twice]
+    wanted = [_new_topic(topic) async for topic in Pace(broker.lane).each(request.topics) if topic.name not in twice]
     try:
         results = await broker.topic_admin.create_topics(wanted, validate_only=request.validate_only)
     except NotControllerError as failure:
         return CreateTopicsResponse(
-            topics=[_failed_creation(TopicResult(name, failure.code, str(failure))) for name in _names(request.topics)]
+            topics=[
+                _failed_creation(TopicResult(name, failure.code, str(failure)))
+                async for name in Pace(broker.lane).each(_names(request.topics))
+            ]
         )
     if not request.validate_only:
         results = await _wait(broker, results, request.timeout_ms, lambda result: _has_leaders(broker, result))
     answered = {result.name: result for result in results}
     answered |= {name: _named_twice(name) for name in twice}
-    return CreateTopicsResponse(topics=[_creation(broker, answered[name]) for name in _names(request.topics)])
+    pace = Pace(broker.lane)
+    topics = []
+    for name in _names(request.topics):
+        await pace.spend(1 if answered[name].code else len(NAMES))
+        topics.append(_creation(broker, answered[name]))
+    return CreateTopicsResponse(topics=topics)
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
@@ -116,7 +125,7 @@ async def create_partitions(broker: Broker, request: CreatePartitionsRequest, ca
             topic.count,
             None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
         )
-        for topic in request.topics
+        async for topic in Pace(broker.lane).each(request.topics)
         if topic.name not in twice
     ]
     try:
@@ -128,7 +137,7 @@ async def create_partitions(broker: Broker, request: CreatePartitionsRequest, ca
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(name=result.name, error_code=result.code, error_message=result.message)
-            for result in [*results, *map(_named_twice, twice)]
+            async for result in Pace(broker.lane).each([*results, *map(_named_twice, twice)])
         ]
     )
 
@@ -140,16 +149,16 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call
     by_id = call.version >= _BY_ID_SINCE
     asked = [(t.name, t.topic_id) for t in request.topics] if by_id else [(n, ZERO_UUID) for n in request.topic_names]
     if not broker.controller.is_active:
-        return _all_refused(asked, ErrorCode.NOT_CONTROLLER, f"Broker {broker.id} is not the controller.")
+        return await _all_refused(broker, asked, ErrorCode.NOT_CONTROLLER, f"Broker {broker.id} is not the controller.")
     if not broker.config["delete.topic.enable"]:
         known = call.version >= _DELETION_DISABLED_SINCE
         code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
-        return _all_refused(asked, code, "Topics are not deleted here: delete.topic.enable is false.")
-    names, refused = _resolve(broker, asked)
+        return await _all_refused(broker, asked, code, "Topics are not deleted here: delete.topic.enable is false.")
+    names, refused = await _resolve(broker, asked)
     try:
         results = await broker.topic_admin.delete_topics(names)
     except NotControllerError as failure:
-        return _all_refused(asked, failure.code, str(failure))
+        return await _all_refused(broker, asked, failure.code, str(failure))
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     results = await _wait(broker, results, request.timeout_ms, lambda result: _is_gone(broker, result))
     gone = [result.name for result in results if not result.code]
@@ -158,20 +167,22 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call
         DeletableTopicResult(
             name=result.name, topic_id=result.topic_id, error_code=result.code, error_message=result.message
         )
-        for result in results
+        async for result in Pace(broker.lane).each(results)
     ]
     return DeleteTopicsResponse(responses=[*responses, *refused])
 
 
-def _resolve(broker: Broker, asked: Sequence[tuple[str | None, bytes]]) -> tuple[list[str], list[DeletableTopicResult]]:
+async def _resolve(
+    broker: Broker, asked: Sequence[tuple[str | None, bytes]]
+) -> tuple[list[str], list[DeletableTopicResult]]:
     """The names of the topics meant, each once, and the answers for those that mean none."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     refused: list[DeletableTopicResult] = []
 
     def refuse(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -> None:
         refused.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message))
 
-    for (name, topic_id), times in Counter(asked).items():
+    async for (name, topic_id), times in Pace(broker.lane).each(Counter(asked).items()):
         if (name is None) == (topic_id == ZERO_UUID):
             refuse(name, topic_id, ErrorCode.INVALID_REQUEST, "Either the topic's name or its id must be given.")
         elif times > 1:
@@ -183,15 +194,17 @@ def _resolve(broker: Broker, asked: Sequence[tuple[str | None, bytes]]) -> tuple
             elif found in names:
                 refuse(name, topic_id, ErrorCode.INVALID_REQUEST, "The topic is named and given by its id as well.")
             else:
-                names.append(found)
-    return names, refused
+                names[found] = None
+    return list(names), refused
 
 
-def _all_refused(asked: Sequence[tuple[str | None, bytes]], code: ErrorCode, message: str) -> DeleteTopicsResponse:
+async def _all_refused(
+    broker: Broker, asked: Sequence[tuple[str | None, bytes]], code: ErrorCode, message: str
+) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
-            for name, topic_id in asked
+            async for name, topic_id in Pace(broker.lane).each(dict.fromkeys(asked))
         ]
     )
 
@@ -204,15 +217,22 @@ async def _wait(
 ) -> list[TopicResult]:
     """The results, with REQUEST_TIMED_OUT for what was not done in time. With no time at all, nothing was."""
     pending = [result for result in results if not result.code]
+
+    def all_done() -> bool:
+        """Asked after each update: what is done is not looked at again, so many topics cost no more than one each."""
+        while pending and is_done(pending[-1]):
+            pending.pop()
+        return not pending
+
     if timeout_ms > 0 and pending:
-        await broker.metadata.wait_until(lambda: all(map(is_done, pending)), timeout_ms / 1000)
+        await broker.metadata.wait_until(all_done, timeout_ms / 1000)
     return [
         result
         if result.code or (timeout_ms > 0 and is_done(result))
         else result._replace(
             code=ErrorCode.REQUEST_TIMED_OUT, message="It is being done, but was not within the timeout."
         )
-        for result in results
+        async for result in Pace(broker.lane).each(results)
     ]
 
 
@@ -236,8 +256,8 @@ def _is_gone(broker: Broker, result: TopicResult) -> bool:
 # Pieces
 
 
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name, times in Counter(names).items() if times > 1]
+def _repeated(names: Sequence[str]) -> dict[str, None]:
+    return {name: None for name, times in Counter(names).items() if times > 1}
 
 
 def _names(topics: Sequence[CreatableTopic]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from tidelog.lab.ambushes import clients, control, cuts, directories, disks, fetching, store, topics
+from tidelog.lab.ambushes import clients, control, cuts, directories, disks, fetching, store, terms, topics
 from tidelog.lab.ambushes.scene import Ambush, Scene
 
 AMBUSHES: dict[str, Ambush] = {
@@ -21,6 +21,7 @@ AMBUSHES: dict[str, Ambush] = {
     **store.AMBUSHES,
     **topics.AMBUSHES,
     "a power loss at a take-over": disks.TAKEN_OVER,
+    "a term in between": terms.LED_IN_BETWEEN,
 }
 """By the names that plans and traces use."""
 

@@ -22,8 +22,6 @@ _SESSIONS_S = 10.0
 """Within it the sessions of dead brokers are over."""
 _BESIDE = ("slow", "session", "reset", "clock", "kill a client", "freeze a client")
 """What else happens while all replicas of a partition end: nothing that keeps one of them away for long."""
-_TERMS = 6
-"""Of controllers, until one has no replica."""
 
 
 async def _fail_a_sync_and_lose_power(scene: Scene) -> None:
@@ -104,13 +102,7 @@ def _is_sealed(scene: Scene, number: BrokerId, index: int, end: Offset) -> bool:
 async def _end_all_replicas(scene: Scene) -> None:
     """Two are killed and the third loses power, all within a session; a broker that has no replica is controller."""
     index = scene.chance.choice(scene.partitions)
-    for _ in range(_TERMS):
-        controller = scene.cluster.controller
-        if controller and controller not in scene.cluster.assigned(index):
-            break
-        if controller and scene.cluster.is_running(controller):
-            scene.cluster[controller].expire_session()
-        await scene.pause(2.0, 1.0)
+    await scene.control_from_elsewhere(index)
     replicas = scene.cluster.assigned(index)
     whole = await scene.until(lambda: bool(replicas) and scene.cluster.stored_isr(index) == replicas, _CATCH_UP_S)
     dark = scene.chance.choice(replicas) if replicas else 0

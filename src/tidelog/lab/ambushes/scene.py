@@ -13,6 +13,8 @@ from tidelog.lab.power import PowerLosses
 from tidelog.types import BrokerId
 
 _LOOK_S = 0.1
+_TERMS = 6
+"""Of controllers, until one has no replica."""
 
 
 class Scene(NamedTuple):
@@ -38,6 +40,16 @@ class Scene(NamedTuple):
     async def start(self, number: BrokerId) -> None:
         """Until it serves, unless another saboteur has started it or kills it meanwhile."""
         await self.cluster[number].start_if_down(lambda: self.pause(1.0))
+
+    async def control_from_elsewhere(self, index: int) -> None:
+        """Until a broker that has no replica of the partition is controller, or it takes too long."""
+        for _ in range(_TERMS):
+            controller = self.cluster.controller
+            if controller and controller not in self.cluster.assigned(index):
+                return
+            if controller and self.cluster.is_running(controller):
+                self.cluster[controller].expire_session()
+            await self.pause(2.0, 1.0)
 
     def note(self, *details: str | int) -> None:
         """In the trace: what the ambush has done, so that a test can see that it bites."""

@@ -1,0 +1,3 @@
+COMPILED: bool
+
+def room(size: int) -> memoryview: ...

@@ -1,0 +1,47 @@
+"""Three brokers and a topic with a small max.message.bytes: batches are split while leaders die, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.clusterkit import ClusterKit, run
+from tidelog.client.produce import Producer
+from tidelog.records.build import build_batch
+from tidelog.types import TopicPartition
+
+COUNT = 60
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_each_record_is_written_once_and_in_order_while_leaders_die(seed: int) -> None:
+    async def story(cluster: ClusterKit) -> None:
+        async with await cluster.connect() as client:
+            await client.topic("t")
+            producer = Producer(client)
+            chance = cluster.world.chance_for("sizes")
+            futures, expected = [], []
+            for number in range(COUNT):
+                count = chance.choice([1, 2, 20, 60])
+                values = [b"%d.%d" % (number, place) + b" " * chance.randrange(0, 100) for place in range(count)]
+                expected += values
+                batch = build_batch([(1, None, value) for value in values])
+                futures.append(producer.send(TopicPartition("t", 0), batch))
+                if number % 20 == 10:
+                    await _replace_leader(cluster)
+                await asyncio.sleep(chance.random() * 0.05)
+            offsets = [(await future)[1::2] for future in futures]
+            producer.close()
+        await cluster.all_in_sync()
+        assert cluster.values(cluster.leader()) == expected
+        assert [first for first, _ in offsets][1:] == [last + 1 for _, last in offsets][:-1]
+
+    run(story, seed=seed, message_max_bytes="1000")
+
+
+async def _replace_leader(cluster: ClusterKit) -> None:
+    old = cluster.leader()
+    cluster[old].kill()
+    await cluster.leads(but=old)
+    await cluster[old].start()

@@ -1,0 +1,260 @@
+"""The bound for the bytes of requests that the whole broker holds, and the deadline for requests that are half read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from netkit import (
+    CONTROL,
+    Client,
+    LoopClock,
+    Scene,
+    every_loop,
+    framed,
+    number_of,
+    quiet,
+    request,
+    scene,
+    simulated,
+    until,
+)
+from tidelog.net.channel import Call
+from tidelog.net.room import STEP_BYTES
+from tidelog.net.server import InterBroker, ServerLimits
+
+BOUND = 4 * STEP_BYTES
+BIG = 3 * STEP_BYTES
+USED = "kafka_network_socket_server_memory_pool_used"
+WAITING = "kafka_network_socket_server_memory_pool_waiting_connections"
+BOUNDED = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
+
+
+class Parking:
+    """Takes requests and answers them when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, Call] = {}
+
+    def __call__(self, call: Call) -> None:
+        assert call.frame is not None
+        self.calls[number_of(call.frame)] = call
+
+    def answer(self, number: int) -> None:
+        self.calls.pop(number).answer([framed(request(number))])
+
+
+def begun(number: int, size: int, sent: int) -> bytes:
+    """The first bytes of a request of that size."""
+    return framed(request(number, size=size))[:sent]
+
+
+async def settled(made: Scene) -> float:
+    return await quiet(lambda: made.metric(USED))
+
+
+@every_loop
+async def test_requests_hold_room_until_they_are_answered_and_then_none():
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED) as made:
+        client = await made.connect()
+        client.send(request(1), request(2, size=BIG))
+        await until(lambda: len(parking.calls) == 2)
+        assert made.metric(USED) == 16 + BIG
+        parking.answer(2)
+        assert made.metric(USED) == 16
+        parking.answer(1)
+        assert made.metric(USED) == 0
+
+
+@every_loop
+async def test_a_request_that_only_waits_can_let_go_of_its_bytes():
+    """A produce in purgatory has been written: its bytes are in the log."""
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED) as made:
+        client = await made.connect()
+        client.send(request(1, size=BIG))
+        await until(lambda: 1 in parking.calls)
+        parking.calls[1].let_go()
+        assert made.metric(USED) == 0
+        assert parking.calls[1].frame is None
+        parking.answer(1)
+        assert number_of(await client.receive()) == 1
+        assert made.metric(USED) == 0
+
+
+@every_loop
+async def test_what_does_not_fit_is_not_read_until_room_comes_back_and_all_get_through():
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED) as made:
+        clients = [await made.connect() for _ in range(4)]
+        for number, client in enumerate(clients):
+            client.send(request(number, size=BIG))
+            await quiet(lambda: (len(parking.calls), made.metric(USED)))
+        assert list(parking.calls) == [0]
+        assert made.metric(WAITING) == 3
+        assert made.metric(USED) <= BOUND
+        for _ in clients:
+            await until(
+                lambda: bool(parking.calls)
+            )  # room is given step by step, so a later request may be complete first
+            assert await settled(made) <= BOUND + BIG
+            number = next(iter(parking.calls))
+            parking.answer(number)
+            assert number_of(await clients[number].receive()) == number
+        assert made.metric(USED) == 0
+
+
+@every_loop
+async def test_small_requests_wait_too_while_the_room_is_full():
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED) as made:
+        large, small = await made.connect(), await made.connect()
+        large.send(request(0, size=BOUND))
+        await until(lambda: 0 in parking.calls)
+        small.send(request(1))
+        await until(lambda: 1 in parking.calls)
+        small.send(request(2))
+        assert await quiet(lambda: len(parking.calls)) == 2
+        assert made.metric(WAITING) == 2
+        parking.answer(0)
+        await until(lambda: 2 in parking.calls)
+
+
+@every_loop
+async def test_announcements_take_no_room():
+    """Each client that announces much and sends little holds a step at most, so the others are served."""
+    async with scene(limits=ServerLimits(queued_max_request_bytes=30 * STEP_BYTES)) as made:
+        for number in range(20):
+            (await made.connect()).write(begun(number, 20 * STEP_BYTES, 30_000))
+        assert await settled(made) == 20 * STEP_BYTES
+        client = await made.connect()
+        assert number_of(await client.ask(request(99, size=BIG))) == 99
+
+
+@every_loop
+async def test_half_read_requests_that_fill_the_room_do_not_stop_everything():
+    """The first that waits may exceed the bound when all else is only half read; small requests go through as well."""
+    async with scene(limits=BOUNDED) as made:
+        stalled = [await made.connect() for _ in range(2)]
+        for number, client in enumerate(stalled):
+            client.write(begun(number, BIG, 2 * STEP_BYTES - 10))
+        assert await settled(made) == BOUND
+        client, other, small = [await made.connect() for _ in range(3)]
+        for round_ in range(3):
+            client.send(request(10 + round_, size=BIG))
+            other.send(request(20 + round_, size=BIG))
+            assert number_of(await small.ask(request(30))) == 30
+            assert number_of(await client.receive()) == 10 + round_
+            assert number_of(await other.receive()) == 20 + round_
+        assert await settled(made) == BOUND
+
+
+@every_loop
+async def test_room_comes_back_from_a_connection_that_is_closed():
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED) as made:
+        first, half, waiting = [await made.connect() for _ in range(3)]
+        first.send(request(0, size=2 * STEP_BYTES))
+        await until(lambda: 0 in parking.calls)
+        half.write(begun(1, BIG, STEP_BYTES + 100))
+        assert await settled(made) == BOUND
+        waiting.send(request(2, size=BIG))
+        await until(lambda: made.metric(WAITING) == 1)
+        half.close()
+        first.close()
+        await until(lambda: 2 in parking.calls)
+        waiting.close()
+        await until(lambda: made.server.connection_count == 0)
+        assert made.metric(USED) == 0
+        assert made.metric(WAITING) == 0
+
+
+@every_loop
+@pytest.mark.parametrize("key", [CONTROL, 1])
+async def test_brokers_need_not_wait_for_room(key: int):
+    """What holds the room may be waiting for them. They are known by what they ask, or by their client id."""
+    parking = Parking()
+    name = b"broker-12-fetcher-0" if key != CONTROL else b"client"
+    asked = struct.pack(">hhih", key, 0, 7, len(name)) + name + bytes(50_000)
+    inter_broker = InterBroker(keys=frozenset((CONTROL,)))
+    async with scene(parking, limits=BOUNDED, inter_broker=inter_broker) as made:
+        large, broker = await made.connect(), await made.connect()
+        large.send(request(5, size=BOUND))
+        await until(lambda: 5 in parking.calls)
+        for _ in range(2):
+            broker.send(asked)
+            await until(lambda: len(parking.calls) == 2)
+            (number,) = set(parking.calls) - {5}
+            parking.answer(number)
+            await broker.receive()
+
+
+async def _drip(client: Client, data: bytes, piece: int, every_s: float, is_over: Callable[[], bool]) -> None:
+    for start in range(0, len(data), piece):
+        if is_over():
+            return
+        client.write(data[start : start + piece])
+        await asyncio.sleep(every_s)
+
+
+@simulated
+async def test_a_request_that_does_not_come_on_has_its_connection_closed(caplog: pytest.LogCaptureFixture):
+    """Not only one that stopped: a byte now and then is not enough."""
+    caplog.set_level(logging.INFO)
+    for sent in (3, 200, 2 * STEP_BYTES):
+        async with scene(clock=LoopClock()) as made:
+            client = await made.connect()
+            began = asyncio.get_running_loop().time()
+            await asyncio.sleep(100)
+            client.write(begun(1, BIG, sent))
+            await asyncio.sleep(29)
+            assert made.server.connection_count == 1
+            rest = framed(request(1, size=BIG))[sent:]
+            await _drip(client, rest, 1, 1.0, lambda: made.server.connection_count == 0)
+            assert asyncio.get_running_loop().time() - began < 100 + 30 + 3
+            assert made.metric("kafka_network_socket_server_slow_connections_closed_total") == 1
+            assert made.metric(USED) == 0
+    assert sum("tidelog.request.read.timeout.ms" in record.getMessage() for record in caplog.records) == 3
+
+
+@simulated
+async def test_a_slow_client_that_keeps_a_rate_completes_its_request():
+    async with scene(clock=LoopClock()) as made:
+        client = await made.connect()
+        data = framed(request(1, size=BIG))
+        await _drip(client, data, STEP_BYTES // 20, 1.0, lambda: False)
+        assert asyncio.get_running_loop().time() > 55
+        assert number_of(await client.receive()) == 1
+
+
+@simulated
+async def test_a_request_that_waits_for_room_is_not_too_slow():
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED, clock=LoopClock()) as made:
+        large, waiting = await made.connect(), await made.connect()
+        large.send(request(0, size=BOUND))
+        await until(lambda: 0 in parking.calls)
+        waiting.send(request(1, size=BIG))
+        await asyncio.sleep(100)
+        parking.answer(0)
+        await until(lambda: 1 in parking.calls)
+        assert made.metric("kafka_network_socket_server_slow_connections_closed_total") == 0
+
+
+@simulated
+async def test_requests_that_fill_the_room_and_wait_for_more_are_given_up_in_time():
+    """Each of them has sent what it was given room for; none may hold that for ever."""
+    async with scene(limits=BOUNDED, clock=LoopClock()) as made:
+        for number in range(4):
+            (await made.connect()).write(begun(number, BIG, 2 * STEP_BYTES + 100_000))
+        assert await settled(made) >= BOUND
+        client = await made.connect(limit=2 * BIG)
+        client.send(request(9, size=BIG))
+        began = asyncio.get_running_loop().time()
+        assert len(await asyncio.wait_for(client.reader.readexactly(4 + BIG), 200)) == 4 + BIG
+        assert asyncio.get_running_loop().time() - began < 70
