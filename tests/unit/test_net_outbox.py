@@ -71,6 +71,25 @@ async def test_a_client_that_does_not_read_costs_a_slice_and_stops_nobody(cold: 
 
 
 @every_loop
+async def test_a_large_answer_in_memory_is_handed_over_in_slices():
+    """All of it at once would be one copy of all of it, while everybody waits."""
+    large = bytes(range(256)) * (2 * SOCKETS_BYTES // 256)
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        call.answer((len(large).to_bytes(4), large) if number_of(call.frame) == 1 else (b"\0\0\0\1", b"x"))
+
+    async with scene(handle) as made:
+        slow, other = await made.connect(limit=2**26), await made.connect()
+        slow.send(request(1), request(2))
+        assert await other.ask(request(2)) == b"x"
+        transport = made.calls[0].connection._transport
+        assert await quiet(transport.get_write_buffer_size, turns=10) <= outbox._GATHERED_BYTES
+        assert await slow.receive() == large
+        assert await slow.receive() == b"x"
+
+
+@every_loop
 async def test_a_slow_client_makes_reads_as_it_takes_them():
     region = FakeRegion(40 * MEGABYTE)
     async with scene(regions_by_number(lambda _: region)) as made:

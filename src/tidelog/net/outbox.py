@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Protocol
 
 from tidelog.errors import TidelogError
@@ -27,6 +27,8 @@ HIGH_WATER_BYTES = 16 * 1024
 _IN_MEMORY = (bytes, bytearray, memoryview)
 _TURN_BYTES = 2 * 1024 * 1024
 """Sent to one connection before the others have their turn."""
+_GATHERED_BYTES = 512 * 1024
+"""The most bytes in memory that go with one write. What the socket does not take of them is copied by the transport."""
 
 
 class RegionGoneError(TidelogError):
@@ -68,7 +70,7 @@ class Outbox:
         self._on_empty = on_empty
         self._parts: deque[Any] = deque()
         self._offset = 0
-        """How much of the first part, a region, is already sent."""
+        """How much of the first part, a region or bytes that are too many for one write, is already sent."""
         self.is_paused = False
         self._is_reading = False
 
@@ -103,6 +105,7 @@ class Outbox:
             gathered = self._gather()
             if gathered:
                 self._writer.write(gathered)
+                sent += sum(map(len, gathered))
             elif parts:
                 sent += self._push_slice(parts[0])
 
@@ -111,10 +114,17 @@ class Outbox:
 
         An answer with little in it would else be sent in three pieces, and the client woken for each.
         """
-        parts, gathered, read = self._parts, [], 0
-        while parts and read < SLICE_BYTES:
+        parts, gathered, read, room = self._parts, [], 0, _GATHERED_BYTES
+        while parts and read < SLICE_BYTES and room > 0:
             part = parts[0]
-            if not isinstance(part, _IN_MEMORY):
+            if isinstance(part, _IN_MEMORY):
+                if self._offset or len(part) > room:
+                    part = memoryview(part)[self._offset : self._offset + room]
+                    self._sent(parts[0], len(part))
+                else:
+                    parts.popleft()
+                room -= len(part)
+            else:
                 if self._offset or len(part) > _SMALL_BYTES:
                     break
                 try:
@@ -125,8 +135,8 @@ class Outbox:
                 if part is None:
                     break
                 read += len(part)
+                parts.popleft()
             gathered.append(part)
-            parts.popleft()
         return gathered
 
     def _push_slice(self, region: Region) -> int:
@@ -151,9 +161,10 @@ class Outbox:
         self._send_slice(region, data)
         return size
 
-    def _sent(self, region: Region, size: int) -> None:
+    def _sent(self, first: Sized, size: int) -> None:
+        """So much more of the first part."""
         self._offset += size
-        if self._offset == len(region):
+        if self._offset == len(first):
             self._parts.popleft()
             self._offset = 0
 
