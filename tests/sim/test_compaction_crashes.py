@@ -95,10 +95,10 @@ def run(seed: int) -> int:
 
 
 def test_no_key_goes_back_whenever_the_power_fails():
-    assert sum(run(seed) for seed in range(15)) > 300  # it really was compacted
+    assert sum(run(seed) for seed in range(5)) > 100  # it really was compacted
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("first", range(100, 160, 30))
+@pytest.mark.parametrize("first", range(70, 160, 30))
 def test_no_key_goes_back_in_many_more_worlds(first: int):
     assert sum(run(seed) for seed in range(first, first + 30)) > 500

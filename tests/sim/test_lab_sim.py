@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.sim.client_mutations import all_replicas_have_to_be_in_sync, compaction_keeps_nothing
 from tests.sim.edge_mutations import SEEN_IN_SEARCH
 from tests.sim.mutations import CAUGHT, Mutation, table, write_duplicates
 from tidelog.cli.main import main
@@ -21,7 +22,7 @@ from tidelog.lab.sweep import JOURNAL, Journal, Result, code_version
 _DIGEST = "from tidelog.lab.search import run; print(run({seed}).digest)"
 
 
-@pytest.mark.parametrize("seed", [3, 9])
+@pytest.mark.parametrize("seed", [pytest.param(3, marks=pytest.mark.long), 9])
 def test_a_seed_is_a_run_under_every_hash_seed(seed: int) -> None:
     first = run(seed)
     assert run(seed).digest == first.digest
@@ -45,12 +46,16 @@ _TRIES = 12
 """A seed is another run after any change to a broker: what it showed, one of the next ones still has to show."""
 
 
+SLOWLY_SEEN = (all_replicas_have_to_be_in_sync, compaction_keeps_nothing)
+
+
 def _cases() -> list[object]:
-    """A cluster that does not come to rest takes long to be sure of. The edge cases from 29 on are many."""
+    """A cluster that does not come to rest takes long to be sure of. The edge cases from 29 on are many, and for some
+    mutations several seeds have to be run."""
     return [
         pytest.param(
             mutation,
-            marks=pytest.mark.long if rule is None or mutation in SEEN_IN_SEARCH else (),
+            marks=pytest.mark.long if rule is None or mutation in {*SEEN_IN_SEARCH, *SLOWLY_SEEN} else (),
             id=mutation.__name__,
         )
         for mutation, (_, rule) in CAUGHT.items()
@@ -104,6 +109,7 @@ def test_the_command_tells_of_a_failure(asked: list[str], tmp_path: Path, monkey
     assert len(trace.splitlines()) == len(run(0).trace)
 
 
+@pytest.mark.long
 def test_the_command_searches_in_processes_and_goes_on_where_it_was(tmp_path: Path) -> None:
     asked = ["lab", "sim", "--jobs", "2", "--keep-going", "--resume", "--trace", str(tmp_path)]
     first = CliRunner().invoke(main, [*asked, "--seeds", "1-2"])
@@ -116,6 +122,7 @@ def test_the_command_searches_in_processes_and_goes_on_where_it_was(tmp_path: Pa
     assert len((tmp_path / JOURNAL).read_text().splitlines()) == 3
 
 
+@pytest.mark.long
 def test_a_search_sums_up_by_fault_and_by_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_duplicates(monkeypatch)
     asked = ["lab", "sim", "--seeds", "0-2", "--keep-going", "--resume", "--trace", str(tmp_path)]

@@ -100,7 +100,7 @@ def read_all(broker: BrokerProcess, topic: str, partition: int, count: int) -> l
     return sizes
 
 
-@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("policy", ["delete", pytest.param("compact", marks=pytest.mark.long)])
 def test_bombs_are_refused_within_a_bound_of_memory_and_of_the_loops_time(tmp_path: Path, policy: str) -> None:
     async def story(broker: BrokerProcess) -> None:
         connection = await Connection.open("127.0.0.1", broker.port, client_id="bombs")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -167,6 +168,7 @@ def test_edge_28_a_commit_that_fails_in_a_rebalance_does_not_stop_fetching(tmp_p
             wait_for(lambda: last <= set(first.read), "the first one still reads")
 
 
+@pytest.mark.long
 def test_the_coordinator_is_killed(tmp_path: Path) -> None:
     with process_cluster(tmp_path, "embedded") as cluster:
         produce(cluster.bootstrap, 20)

@@ -122,6 +122,7 @@ def test_idle_connections_take_no_descriptor_that_the_broker_needs(tmp_path: Pat
         assert broker.stop() == 0
 
 
+@pytest.mark.long
 def test_idle_clients_make_room_for_others(tmp_path: Path) -> None:
     settings = {"tidelog_connections_replaceable_idle_ms": "0", "tidelog_metrics_port": "0"}
     with broker_process(tmp_path, FEW_DESCRIPTORS, **settings) as broker, connections(broker.port, IDLE):
@@ -163,6 +164,7 @@ def test_another_broker_connects_while_clients_hold_all_they_may_have(tmp_path: 
         all_is_well(first)
 
 
+@pytest.mark.long
 def test_half_sent_requests_have_a_bound_and_a_deadline(tmp_path: Path) -> None:
     settings = {
         "socket_request_max_bytes": str(10 * MB),

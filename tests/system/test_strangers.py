@@ -9,6 +9,8 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.logkit import batch
 from tests.processclusterkit import FOLLOWER, LEADER, TOPIC, process_cluster
 from tests.processkit import BrokerProcess, broker_process
@@ -94,6 +96,7 @@ def control_requests(epoch: int, broker_epoch: int) -> Iterable[tuple[Message, i
     yield StopReplicaRequest(**head, topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])]), 4
 
 
+@pytest.mark.long
 def test_a_stranger_is_not_taken_for_the_controller(tmp_path: Path) -> None:
     async def story(broker: BrokerProcess) -> None:
         client = await connect(broker.port, "client")

@@ -107,7 +107,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_data_is_kept_over_a_clean_stop(tmp_path: Path, started: list[Up], number: int):
     up = Up(tmp_path)
     started.append(up)
@@ -164,6 +164,7 @@ def test_several_brokers_find_each_other(tmp_path: Path, started: list[Up]):
     assert up.stop() == 0
 
 
+@pytest.mark.long
 def test_settings_reach_the_brokers_and_bad_ones_are_an_error_at_start(tmp_path: Path, started: list[Up]):
     up = Up(tmp_path, "--set", "num.partitions=4")
     started.append(up)
