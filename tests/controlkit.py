@@ -91,6 +91,13 @@ def state(leader: int, isr: tuple[int, ...], epoch: int = 0, version: int = 0, l
     return PartitionState(leader, epoch, isr, 1, version, dict.fromkeys(isr, life))
 
 
+class Telling(Controller):
+    """A controller whose requests are made before the next event, as the shell does."""
+
+    def handle(self, event: Event) -> Outcome:
+        return self.tell(super().handle(event))
+
+
 def controller(
     *living: int,
     topics: dict[str, TopicFacts] | None = None,
@@ -99,7 +106,7 @@ def controller(
     unclean: bool = False,
     deletion_enabled: bool = True,
 ) -> tuple[Controller, Outcome]:
-    made = Controller(1, 5, "INTERNAL", defaults=lambda: ElectionDefaults(unclean), deletion_enabled=deletion_enabled)
+    made = Telling(1, 5, "INTERNAL", defaults=lambda: ElectionDefaults(unclean), deletion_enabled=deletion_enabled)
     return made, made.handle(TookOver(Snapshot(brokers(*living), topics or {}, states or {}, to_delete)))
 
 

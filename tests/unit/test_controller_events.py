@@ -8,6 +8,7 @@ from tests.controlkit import (
     T0,
     T1,
     TOPIC_ID,
+    Telling,
     broker,
     brokers,
     check_encodable,
@@ -377,7 +378,7 @@ def test_edge_09_a_broker_that_bounced_before_the_take_over_leaves_the_isr() -> 
 
 def test_a_sole_leader_that_bounced_leads_a_new_term() -> None:
     living = {1: broker(1, intact_since=2, last_epoch=3)}
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
     outcome = made.handle(TookOver(Snapshot(living, {"t": topic((1,))}, {T0: state(1, (1,), life=3)}, ())))
     assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1,), 5, 1, {1: 11}))]
     assert made.handle(ElectionRulesChanged({})) == Outcome()
@@ -488,7 +489,7 @@ def test_a_replica_that_is_made_after_all_is_online_again() -> None:
 def test_edge_31_replicas_of_brokers_with_a_failed_directory_lead_when_they_have_answered() -> None:
     """A controller that takes over knows of no replica that is offline."""
     living = {id: with_failed_directory(broker(id)) for id in (1, 2)}
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
 
     def answered(id: int, code: ErrorCode) -> Outcome:
         error = LeaderAndIsrPartitionError(partition_index=0, error_code=code)
@@ -508,7 +509,7 @@ def test_edge_31_replicas_of_brokers_with_a_failed_directory_lead_when_they_have
     outcome = made.handle(BrokersChanged(living | {3: broker(3, 200, intact_since=90, last_epoch=100)}))
     assert outcome.writes == [UpdateState(T0, PartitionState(3, 2, (3,), 5, 2, {3: 200}))]
 
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
     take_over()
     leads = PartitionState(2, 2, (1, 2), 5, 2, {1: 11, 2: 12})
     assert answered(2, ErrorCode.NONE).writes == [UpdateState(T0, leads)]
@@ -517,7 +518,7 @@ def test_edge_31_replicas_of_brokers_with_a_failed_directory_lead_when_they_have
 
 
 def test_edge_31_an_answer_from_before_the_failure_confirms_no_log() -> None:
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
     living = {2: broker(2), 3: broker(3)}
     made.handle(TookOver(Snapshot(living, {"t": topic((3, 2))}, {T0: state(3, (3, 2))}, ())))
 
@@ -538,7 +539,7 @@ def test_edge_31_an_answer_from_before_the_failure_confirms_no_log() -> None:
 
 def test_a_topic_without_an_id_does_not_wait_for_answers_that_cannot_name_it() -> None:
     living = {id: with_failed_directory(broker(id)) for id in (1, 2)}
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
     topics = {"t": topic((1, 2, 3))._replace(topic_id=ZERO_UUID)}
     outcome = made.handle(TookOver(Snapshot(living, topics, {T0: state(3, (1, 2, 3))}, ())))
     assert outcome.writes == [UpdateState(T0, PartitionState(1, 1, (1, 2), 5, 1, {1: 11, 2: 12}))]

@@ -7,6 +7,7 @@ import pytest
 from tests.controlkit import (
     T0,
     TOPIC_ID,
+    Telling,
     broker,
     brokers,
     check_encodable,
@@ -312,7 +313,7 @@ def test_the_topic_of_many_partitions_is_written_once() -> None:
 
 def test_edge_31_a_move_does_not_end_before_one_of_its_target_has_said_that_its_log_is_there() -> None:
     """The log directory of broker 2 fails when it has just come into the ISR, and the controller dies."""
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
     living = brokers(1) | {2: with_failed_directory(broker(2))}
     moving = topic((2, 1))._replace(assignments={0: Assignment((2, 1), (2,), (1,))})
     recorded = PartitionState(1, 3, (1, 2), 1, 4, {1: 11, 2: 12})
@@ -330,7 +331,7 @@ def test_edge_31_a_move_does_not_end_before_one_of_its_target_has_said_that_its_
     assert after is not None
     assert (after.leader, after.isr) == (1, (1,))
 
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
     made.handle(TookOver(Snapshot(living, {"t": moving}, {T0: recorded}, ())))
     assert "StopReplica" in kinds(answered(ErrorCode.NONE), 1), "nothing else comes that would end the move"
     assert assignment(made) == Assignment((2,))
@@ -393,7 +394,7 @@ def test_a_replica_that_is_added_and_eligible_is_not_new() -> None:
 def test_a_replica_that_is_added_is_not_new_if_the_state_cannot_be_read() -> None:
     """It may be in the ISR."""
     facts = TopicFacts(TOPIC_ID, {0: Assignment((1, 2, 3), (3,))})
-    made = Controller(1, 5, "INTERNAL")
+    made = Telling(1, 5, "INTERNAL")
     outcome = made.handle(TookOver(Snapshot(brokers(1, 2, 3), {"t": facts}, {}, (), faults={T0: "no JSON"})))
     assert not told_as_new(outcome, 3)
 

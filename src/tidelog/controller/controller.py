@@ -98,6 +98,16 @@ class Controller:
         end_where_in_sync(self._turn)
         return self._turn.finish()
 
+    def tell(self, outcome: Outcome) -> Outcome:
+        """Adds what the brokers have to be told, of the last event that was handled.
+
+        To describe many partitions takes as long as to decide on them. The shell has written the nodes in between, and
+        others had their turn.
+        """
+        assert outcome is self._turn.outcome, "the image has changed since"
+        outcome.requests = self._turn.batch.requests()
+        return outcome
+
     def _new_turn(self) -> Turn:
         batch = Batch(self.image, self.broker_id, self.epoch, self._listener)
         return Turn(self.image, self.epoch, batch, self._defaults)

@@ -233,6 +233,7 @@ class Outcome:
 
     writes: list[Write] = field(default_factory=list)
     requests: dict[BrokerId, list[Message]] = field(default_factory=dict)
+    """`Controller.tell` adds them."""
     elections: int = 0
     """How many partitions got another leader."""
     unclean: list[UncleanElection] = field(default_factory=list)

@@ -219,6 +219,8 @@ class Batch:
     def _tell_who_is_eligible(self, told: UpdateMetadataPartitionState, state: PartitionState) -> None:
         """Outside the ISR while there is a leader. Without one, each member of the last ISR that comes back intact."""
         eligible = state.eligible if state.leader == NO_LEADER else state.elr
+        if not eligible:
+            return
         lost = [member for member in eligible if self._image.has_lost(state, member)]
         set_elr(told, [member for member in eligible if member not in lost])
         set_last_known_elr(told, lost)

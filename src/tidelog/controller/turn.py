@@ -41,7 +41,6 @@ class Turn:
         for name in self._topics:
             topic = self.image.topics[name]
             self.outcome.writes.append(UpdateTopic(name, topic.topic_id, dict(topic.assignments)))
-        self.outcome.requests = self.batch.requests()
         return self.outcome
 
     def settle(self, topics: Iterable[Topic]) -> None:

@@ -177,7 +177,7 @@ class Term:
         if isinstance(event, TookOver):
             for channel in self._channels.values():
                 channel.supersede()
-        for broker, requests in outcome.requests.items():
+        for broker, requests in self.controller.tell(outcome).requests.items():
             if broker in self._channels:
                 self._channels[broker].send(requests)
                 self._expect_log_ends(self._channels[broker].broker, requests)
