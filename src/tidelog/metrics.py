@@ -128,7 +128,7 @@ class Metrics:
         """The lines of one name after the other; what comes or goes meanwhile may be there or not."""
         for prepare in self._before_reading:
             prepare()
-        yield []
+            yield []
         for name in sorted(self._families):
             family = dict(self._families.get(name, {}))
             if family:

@@ -27,6 +27,7 @@ from tidelog.broker.membership import Membership, cluster_id, last_epoch, prepar
 from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.metrics_http import serve_metrics
 from tidelog.broker.neighbours import Neighbours
+from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import Partition
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.refusals import Refusals
@@ -219,7 +220,7 @@ class Broker:
         while True:
             await asyncio.sleep(self.config["replica.lag.time.max.ms"] / 2000)
             if self.is_current:
-                self.replicas.check_isrs()
+                await self.replicas.check_isrs(Pace(self.lane))
 
     async def _meet_the_cluster(self) -> None:
         """What has to be known before the logs can be opened: which cluster this is, and its settings."""

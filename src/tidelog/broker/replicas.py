@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import NO_LEADER, Partition, RequestError
 from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
@@ -430,10 +431,11 @@ class Replicas:
                     stray.path,
                 )
 
-    def check_isrs(self) -> None:
+    async def check_isrs(self, pace: Pace) -> None:
         """Every half of replica.lag.time.max.ms (S3.1)."""
-        for partition in list(self.partitions.values()):
-            partition.check_isr()
+        async for some in pace.slices(list(self.partitions.values())):
+            for partition in some:
+                partition.check_isr()
 
     def went_offline(self, directory: LogDirectory) -> None:
         """Nobody waits for what a failed directory held."""
