@@ -130,7 +130,7 @@ def test_an_end_in_the_middle_fails_all_that_wait_and_all_that_follows() -> None
         with pytest.raises(ConnectionClosedError):
             await connection.call(MetadataRequest(topics=[]), 9)
         with pytest.raises(ConnectionClosedError):
-            connection.post(MetadataRequest(topics=[]), 9)
+            await connection.post(MetadataRequest(topics=[]), 9)
 
     run(serve, story)
 

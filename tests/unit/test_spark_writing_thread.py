@@ -13,6 +13,7 @@ import pytest
 from tests.fake_admin import FakeAdminBroker, served_broker
 from tests.fake_broker import CLOSE, SILENCE
 from tests.unit.test_client_produce import refusal
+from tidelog.client import column_batching
 from tidelog.client.errors import BrokerError, DeadlineError
 from tidelog.errors import ErrorCode
 from tidelog.records.batch import decode
@@ -119,3 +120,23 @@ def test_batches_that_are_too_large_are_written_in_pieces(broker: FakeAdminBroke
     broker.cluster.max_message_bytes["orders"] = 1000
     assert _write(broker, iter([_rows(0, 300, 50), _rows(300, 300, 50)]), compression_type="lz4") == 600
     assert _written(broker) == list(range(600))
+
+
+def test_a_batch_that_cannot_be_made_fails_the_task(broker: FakeAdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows have lingered, so the sender's thread makes the batch while the task waits for more rows."""
+    broke = threading.Event()
+
+    def finish(*args: Any) -> memoryview:
+        monkeypatch.undo()
+        broke.set()
+        raise MemoryError("no memory to compress into")
+
+    monkeypatch.setattr(column_batching, "finish_batch", finish)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield _rows(0, 10)
+        assert broke.wait(DEADLINE_S)
+
+    with pytest.raises(MemoryError, match="no memory to compress into"):
+        _write(broker, batches(), linger_ms="0")
+    assert _written(broker) == []

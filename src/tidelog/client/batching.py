@@ -46,7 +46,10 @@ class _Open:
 
 
 class Batcher:
-    """Collects the records of one topic, whose metadata is known, and hands full batches to the producer."""
+    """Collects the records of one topic, whose metadata is known, and hands full batches to the producer.
+
+    Always: the future of each record is done when its batch is written, is given up, or could not be made.
+    """
 
     def __init__(
         self, cluster: Cluster, producer: Producer, topic: str, settings: BatchingSettings = DEFAULT_BATCHING
@@ -126,10 +129,15 @@ class Batcher:
     def _finish(self, number: int) -> None:
         batch = self._open.pop(number)
         batch.timer.cancel()
-        data = finish_batch(batch.writer, self._facts)
-        self._producer.send(TopicPartition(self._topic, number), data, batch.since_s).add_done_callback(
-            lambda done: _hand_on(done, batch.future)
-        )
+        try:
+            data = finish_batch(batch.writer, self._facts)
+            done = self._producer.send(TopicPartition(self._topic, number), data, batch.since_s)
+            done.add_done_callback(lambda done: _hand_on(done, batch.future))
+        except BaseException as failure:
+            if not batch.future.done():
+                batch.future.set_exception(failure)
+            if not isinstance(failure, Exception):
+                raise
 
 
 def _hand_on(done: asyncio.Future[Produced], future: asyncio.Future[Produced]) -> None:

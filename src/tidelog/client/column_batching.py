@@ -30,8 +30,9 @@ class _Open:
 class ColumnBatcher:
     """Hands batches to the producer when they are full or have lingered; the rest goes with `flush`.
 
-    Always: the rows of a partition are written in the order they were added. The first batch that was given up is
-    what `room` and `flush` raise, without waiting for others, and nothing is sent after it.
+    Always: the rows of a partition are written in the order they were added. The first failure, of a batch that was
+    given up or could not be made, is what `add`, `room` and `flush` raise from then on, without waiting for others.
+    Nothing is sent after it.
     """
 
     def __init__(self, producer: Producer, settings: BatchingSettings = DEFAULT_BATCHING) -> None:
@@ -49,6 +50,7 @@ class ColumnBatcher:
         source = ColumnSource(columns)
         row = 0
         while row < columns.row_count:
+            self._raise_failure()
             batch = self._open.get(partition) or self._begin(partition)
             row = batch.writer.append_rows(source, row, batch.limit_bytes)
             if row < columns.row_count or batch.writer.size_bytes >= batch.limit_bytes:
@@ -64,6 +66,7 @@ class ColumnBatcher:
         for partition in list(self._open):
             self._send(partition)
         await self._wait(1)
+        await self._producer.flush()
 
     async def _wait(self, below_bytes: int) -> None:
         """Until less than that is on its way, or until a batch is given up."""
@@ -76,8 +79,7 @@ class ColumnBatcher:
                     raise
             finally:
                 self._waiting = None
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
 
     def _begin(self, partition: TopicPartition) -> _Open:
         limit_bytes = self._producer.limits.batch_bytes(partition.topic, self._settings.batch_size)
@@ -87,16 +89,31 @@ class ColumnBatcher:
         return batch
 
     def _send(self, partition: TopicPartition) -> None:
+        """Its errors are kept, not raised: a timer has no caller who would hear of them, and the rows are counted."""
         batch = self._open.pop(partition)
         batch.timer.cancel()
-        if self._failure is None:
+        if self._failure is not None:
+            return
+        try:
             data = finish_batch(batch.writer, self._facts)
             self._producer.send(partition, data, batch.since_s).add_done_callback(self._sent)
+        except BaseException as failure:
+            self._fail(failure)
+            if not isinstance(failure, Exception):
+                raise
 
     def _sent(self, done: asyncio.Future[Produced]) -> None:
         failure = done.exception()
-        if failure is None or self._failure is not None:
-            return
-        self._failure = failure
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if failure is not None:
+            self._fail(failure)
+
+    def _fail(self, failure: BaseException) -> None:
+        """Only the first failure counts. What waits for room ends."""
+        if self._failure is None:
+            self._failure = failure
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, check
+from tidelog.client.posts import Posts
 from tidelog.client.refused_batches import TOO_LARGE, in_doubt, refusal
 from tidelog.client.sending import Produced, Sending, SizeLimits
 from tidelog.client.sequences import MAX_IN_FLIGHT, PartitionQueue
@@ -57,7 +59,9 @@ class Producer:
     """Takes batches as `records.build` makes them, and writes each once.
 
     Always: with acks=all (the default) the batches of a partition are written in the order of `send`, each once,
-    however often answers were lost; with less, a retry may write one again, or behind later ones.
+    however often answers were lost; with less, a retry may write one again, or behind later ones. With acks=0 a batch
+    counts as written when the kernel has taken all of it. Each batch ends at the latest when delivery.timeout.ms and
+    then request.timeout.ms are over.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._links: dict[BrokerId, _Link] = {}
+        self._posts = Posts()
         self._resting: dict[TopicPartition, PartitionQueue] = {}
         self._stale_topics: dict[str, None] = {}
         self._recovery: asyncio.Task[None] | None = None
@@ -121,8 +126,13 @@ class Producer:
             await waiter
 
     async def flush(self) -> None:
-        """Wait until every batch is written or given up; their futures say which."""
+        """Wait until every batch is written or given up; their futures say which.
+
+        With acks=0 also wait until the brokers have handled the batches. ConnectionClosedError if a connection that has
+        taken some has ended, or if a broker does not show within delivery.timeout.ms that it has handled them.
+        """
         await self.room(1)
+        await self._posts.confirm(self._delivery_timeout_ms)
 
     def close(self) -> None:
         """At once: what is outstanding fails. Flush before."""
@@ -164,7 +174,7 @@ class Producer:
                     await connection.drain()
                     if not connection.closed:
                         self._send_request(broker, link, connection)
-                except TidelogError as failure:
+                except Exception as failure:  # of any kind: without this task, nothing goes to the broker any more
                     self._unreachable(link, failure)
 
     async def _identify(self, queues: Iterable[PartitionQueue]) -> None:
@@ -189,17 +199,21 @@ class Producer:
         sent = self._take_batches(broker, link)
         if not sent:
             return
-        request = self._request(sent)
-        if any(topic.topic_id == ZERO_UUID for topic in request.topic_data):
-            version = version_by_name
-        if self._acks == 0:
-            connection.post(request, version)
+        try:
+            request = self._request(sent)
+            if any(topic.topic_id == ZERO_UUID for topic in request.topic_data):
+                version = version_by_name
+            names = {topic.topic_id: topic.name for topic in request.topic_data if topic.topic_id != ZERO_UUID}
+            send = connection.post if self._acks == 0 else connection.send
+            future: asyncio.Future[Any] = send(request, version, timeout_ms=self._cluster.settings.request_timeout_ms)
+        except Exception as failure:
+            connection.abort()  # how much of the request it has written is unknown
             for queue, batch in sent:
-                self._written(queue, batch, Produced(queue.partition, -1))
+                self._broke_down(queue, batch, failure)
             return
+        if self._acks == 0:
+            future.add_done_callback(lambda posted: self._posts.note(connection, posted))
         link.requests += 1
-        future = connection.send(request, version, timeout_ms=self._cluster.settings.request_timeout_ms)
-        names = {topic.topic_id: topic.name for topic in request.topic_data if topic.topic_id != ZERO_UUID}
         future.add_done_callback(lambda answer: self._answered(link, sent, names, answer))
 
     def _take_batches(self, broker: BrokerId, link: _Link) -> _Sent:
@@ -207,18 +221,21 @@ class Producer:
         size_bytes = 0
         ready, link.ready = link.ready, {}
         for queue in ready.values():
-            if not queue.sendable or self._cluster.metadata.leader(queue.partition) != broker:
+            try:
+                if not queue.sendable or self._cluster.metadata.leader(queue.partition) != broker:
+                    self._route(queue)
+                    continue
+                self._split_unsent(queue)
+                size_bytes += len(queue.waiting[0].data)
+                if queue.needs_producer_id or (sent and size_bytes > self._max_request_bytes):
+                    link.ready[queue.partition] = queue
+                    continue
+                batch = queue.take()
+                assert isinstance(batch, Sending)
+                sent.append((queue, batch))
                 self._route(queue)
-                continue
-            self._split_unsent(queue)
-            size_bytes += len(queue.waiting[0].data)
-            if queue.needs_producer_id or (sent and size_bytes > self._max_request_bytes):
-                link.ready[queue.partition] = queue
-                continue
-            batch = queue.take()
-            assert isinstance(batch, Sending)
-            sent.append((queue, batch))
-            self._route(queue)
+            except Exception as failure:  # as from a split: the batches of other partitions go on
+                self._give_up_waiting(queue, failure)
         return sent
 
     def _request(self, sent: _Sent) -> ProduceRequest:
@@ -237,25 +254,37 @@ class Producer:
     # Answers
 
     def _answered(
-        self, link: _Link, sent: _Sent, names: dict[bytes, str], answer: asyncio.Future[ProduceResponse]
+        self, link: _Link, sent: _Sent, names: dict[bytes, str], answer: asyncio.Future[ProduceResponse | None]
     ) -> None:
-        """`names`: of the topic ids as they were sent; metadata may have changed since."""
+        """`names`: of the topic ids as they were sent; metadata may have changed since.
+
+        Whatever happens, no batch stays in flight: no other answer to it comes.
+        """
         link.requests -= 1
         link.wake.set()
         failure = answer.exception()
         if self._closed:
             return
-        if failure is not None:
-            code = failure.code if isinstance(failure, TidelogError) else ErrorCode.UNKNOWN_SERVER_ERROR
-            for queue, batch in sent:
-                self._not_written(queue, batch, code, failure)
-            return
         found: dict[tuple[str, int], PartitionProduceResponse] = {}
-        for topic in answer.result().responses:
-            for partition in topic.partition_responses:
-                found[topic.name or names.get(topic.topic_id, ""), partition.index] = partition
+        try:
+            response = answer.result() if failure is None else None
+            for topic in response.responses if response is not None else ():
+                for partition in topic.partition_responses:
+                    found[topic.name or names.get(topic.topic_id, ""), partition.index] = partition
+        except Exception as unexpected:
+            failure = unexpected
         for queue, batch in sent:
-            self._take_outcome(queue, batch, found.get(queue.partition))
+            if batch.timer is None:
+                continue  # it was given up before
+            try:
+                if failure is not None:
+                    self._not_written(queue, batch, _code(failure), failure)
+                elif self._acks == 0:
+                    self._written(queue, batch, Produced(queue.partition, -1))
+                else:
+                    self._take_outcome(queue, batch, found.get(queue.partition))
+            except Exception as unexpected:
+                self._broke_down(queue, batch, unexpected)
 
     def _take_outcome(self, queue: PartitionQueue, batch: Sending, outcome: PartitionProduceResponse | None) -> None:
         if outcome is None:
@@ -335,26 +364,49 @@ class Producer:
             if not self._split(queue, batch):
                 return
 
-    def _unreachable(self, link: _Link, failure: TidelogError) -> None:
+    # The end of a batch
+
+    def _unreachable(self, link: _Link, failure: Exception) -> None:
         """No connection or no producer id: the queues wait, or, if waiting does not help, their batches fail."""
         ready, link.ready = link.ready, {}
+        code = _code(failure)
         for queue in ready.values():
-            if failure.code.retriable or failure.code == ErrorCode.BROKER_NOT_AVAILABLE:
+            if code.retriable or code == ErrorCode.BROKER_NOT_AVAILABLE:
                 self._rest(queue, stale=True)
-                continue
-            for batch in list(queue.waiting):
-                assert isinstance(batch, Sending)
-                queue.given_up(batch)
-                self._end(batch, None, failure)
+            else:
+                self._give_up_waiting(queue, failure)
+
+    def _give_up_waiting(self, queue: PartitionQueue, failure: BaseException) -> None:
+        for batch in list(queue.waiting):
+            assert isinstance(batch, Sending)
+            queue.given_up(batch)
+            self._end(batch, None, failure)
+
+    def _give_up(self, queue: PartitionQueue, batch: Sending, failure: BaseException) -> None:
+        """Wherever it is: an unexpected error may have left it on its way, waiting, or in between."""
+        if batch in queue.in_flight or batch in queue.waiting:
+            queue.given_up(batch)
+        self._end(batch, None, failure)
+        self._route(queue)
+
+    def _broke_down(self, queue: PartitionQueue, batch: Sending, failure: Exception) -> None:
+        """An error that no rule is for. Pieces that were made before it may never end, so the future does not wait."""
+        self._give_up(queue, batch, failure)
+        if not batch.future.done():
+            batch.future.set_exception(failure)
 
     def _end(self, batch: Sending, produced: Produced | None, failure: BaseException | None) -> None:
-        batch.end(produced, failure)
-        self._forget(batch)
+        """Once: a batch without a timer has ended before."""
+        if batch.timer is not None:
+            batch.end(produced, failure)
+            self._forget(batch)
 
     def _forget(self, batch: Sending) -> None:
         """It needs no time and no room any more."""
-        if batch.timer is not None:
-            batch.timer.cancel()
+        if batch.timer is None:
+            return
+        batch.timer.cancel()
+        batch.timer = None
         self.outstanding_bytes -= len(batch.data)
         waiters, self._room_waiters = self._room_waiters, []
         for below_bytes, waiter in waiters:
@@ -366,11 +418,16 @@ class Producer:
                 self._room_waiters.append((below_bytes, waiter))
 
     def _expire(self, queue: PartitionQueue, batch: Sending) -> None:
-        """A batch on its way may yet be written: its answer, or the end of its connection, decides."""
-        batch.expired = True
-        if batch not in queue.in_flight:
-            queue.given_up(batch)
-            self._end(batch, None, self._overdue(queue, None))
+        """A batch on its way may yet be written: its answer, or the end of its connection, decides.
+
+        One of them comes within request.timeout.ms. If neither did, nothing will, and the batch is given up.
+        """
+        if batch in queue.in_flight and not batch.expired:
+            batch.expired = True
+            patience_s = self._cluster.settings.request_timeout_ms / 1000
+            batch.timer = self._loop.call_later(patience_s, self._expire, queue, batch)
+            return
+        self._give_up(queue, batch, self._overdue(queue, None))
 
     def _overdue(self, queue: PartitionQueue, failure: BaseException | None) -> DeadlineError:
         last = f"; last: {failure}" if failure is not None else ""
@@ -402,7 +459,16 @@ class Producer:
             except TidelogError:
                 self._stale_topics.update(dict.fromkeys(topics))
                 continue
+            except Exception as failure:
+                broken, self._resting = self._resting, {}
+                for queue in broken.values():
+                    self._give_up_waiting(queue, failure)
+                continue
             rested, self._resting = self._resting, {}
             for queue in rested.values():
                 self._route(queue)
         self._recovery = None
+
+
+def _code(failure: BaseException) -> ErrorCode:
+    return failure.code if isinstance(failure, TidelogError) else ErrorCode.UNKNOWN_SERVER_ERROR

@@ -54,7 +54,7 @@ class RequestTimedOutError(ConnectionClosedError):
 
 
 class _Pending:
-    """A request that waits for its answer."""
+    """A request that waits for its answer or, if it was posted, until the network has taken it."""
 
     __slots__ = ("api_key", "correlation_id", "future", "timer", "version")
 
@@ -127,8 +127,8 @@ class FrameReader(asyncio.BufferedProtocol):
 class Connection(FrameReader):
     """A connection to one broker.
 
-    Always: answers are handed out in the order of the requests, and every future of `send` is done when the
-    connection is, with ConnectionClosedError if there was no answer.
+    Always: answers are handed out in the order of the requests, and every future of `send` and `post` is done when the
+    connection is, with ConnectionClosedError if there was no answer or the network has not taken all.
     """
 
     def __init__(self, host: str, port: int, client_id: str | None) -> None:
@@ -142,6 +142,9 @@ class Connection(FrameReader):
         self._transport: asyncio.Transport | None = None
         self._writer: DirectWriter
         self._pending: deque[_Pending] = deque()
+        self._posted: list[_Pending] = []
+        """Posted requests that the network has not taken."""
+        self._has_posted = False
         self._correlation_id = 0
         self._failure: ConnectionClosedError | None = None
         self._writing_paused = False
@@ -223,7 +226,7 @@ class Connection(FrameReader):
         correlation_id = self._write(request, version)
         pending = _Pending(correlation_id, request.__schema__.api_key, version, future)
         if timeout_ms is not None:
-            pending.timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, pending, timeout_ms)
+            pending.timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, pending, "answer", timeout_ms)
         self._pending.append(pending)
         return future
 
@@ -232,11 +235,29 @@ class Connection(FrameReader):
         await self.drain()
         return await self.send(request, version, timeout_ms=timeout_ms)
 
-    def post(self, request: Message, version: int) -> None:
-        """Send a request that the broker does not answer: Produce with acks=0."""
+    def post(self, request: Message, version: int, *, timeout_ms: float | None = None) -> asyncio.Future[None]:
+        """Send a request that the broker does not answer: Produce with acks=0.
+
+        The future is done when the kernel has taken all of it, and delivers it even if this process ends. After
+        `timeout_ms` the connection is closed instead, and the future ends with RequestTimedOutError.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
         if self._failure is not None:
-            raise self._closed_before()
-        self._write(request, version)
+            future.set_exception(self._closed_before())
+            return future
+        if not self._has_posted:
+            assert self._transport is not None
+            self._has_posted = True
+            self._transport.set_write_buffer_limits(high=0)  # `resume_writing` is called when the buffer is empty
+        correlation_id = self._write(request, version)
+        if self._is_written_out:
+            future.set_result(None)
+            return future
+        posted = _Pending(correlation_id, request.__schema__.api_key, version, future)
+        if timeout_ms is not None:
+            posted.timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, posted, "take", timeout_ms)
+        self._posted.append(posted)
+        return future
 
     async def drain(self) -> None:
         """Wait while more is written than the network takes; at once if it is closed."""
@@ -246,13 +267,14 @@ class Connection(FrameReader):
             await waiter
 
     def close(self) -> None:
-        """What was posted still goes out; what was sent and not answered fails."""
+        """What was posted still goes out, while the loop runs; what was sent and not answered fails."""
         self._fail(ConnectionClosedError(f"the connection to {self.host}:{self.port} was closed by this side"))
 
     def abort(self) -> None:
         """Give up: the connection is reset, and what the network has not taken is not delivered.
 
-        What the peer's kernel has received may still be read there, after the requests of a newer connection.
+        What the peer's kernel has received may still be read there, after the requests of a newer connection. If
+        requests were posted, this side's kernel delivers what it has taken: their senders count on it.
         """
         self._abort(ConnectionClosedError(f"the connection to {self.host}:{self.port} was reset by this side"))
 
@@ -288,9 +310,9 @@ class Connection(FrameReader):
     def bad_size(self, size: int) -> None:
         self._break(f"sent an answer of {size} bytes; it does not seem to speak Kafka's protocol without TLS")
 
-    def _timed_out(self, pending: _Pending, timeout_ms: float) -> None:
-        api = API[pending.api_key].name
-        self._abort(RequestTimedOutError(f"{self.host}:{self.port} did not answer {api} within {timeout_ms:.0f} ms"))
+    def _timed_out(self, pending: _Pending, verb: str, timeout_ms: float) -> None:
+        told = f"did not {verb} {API[pending.api_key].name} within {timeout_ms:.0f} ms"
+        self._abort(RequestTimedOutError(f"{self.host}:{self.port} {told}"))
 
     # The end
 
@@ -311,6 +333,19 @@ class Connection(FrameReader):
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._let_writers_go()
+        if self._posted and self._is_written_out:
+            posted, self._posted = self._posted, []
+            for request in posted:
+                if request.timer is not None:
+                    request.timer.cancel()
+                if not request.future.done():
+                    request.future.set_result(None)
+
+    @property
+    def _is_written_out(self) -> bool:
+        """The kernel has taken all bytes. The buffer of a transport that failed is empty as well, but it is closing."""
+        assert self._transport is not None
+        return not self._transport.get_write_buffer_size() and not self._transport.is_closing()
 
     def _break(self, fault: str) -> None:
         self._abort(ConnectionClosedError(f"{self.host}:{self.port} {fault}"))
@@ -318,7 +353,8 @@ class Connection(FrameReader):
     def _abort(self, failure: ConnectionClosedError) -> None:
         """Before `_fail`, which closes in good order: a transport that is closed already takes no abort."""
         if self._failure is None and self._transport is not None:
-            _drop_unsent(self._transport)
+            if not self._has_posted:
+                _drop_unsent(self._transport)
             self._transport.abort()
         self._fail(failure)
 
@@ -328,8 +364,9 @@ class Connection(FrameReader):
         self._failure = failure
         if self._transport is not None:
             self._transport.close()
-        pending, self._pending = self._pending, deque()
-        for request in pending:
+        unfinished = [*self._pending, *self._posted]
+        self._pending, self._posted = deque(), []
+        for request in unfinished:
             if request.timer is not None:
                 request.timer.cancel()
             if not request.future.done():

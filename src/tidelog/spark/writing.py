@@ -40,7 +40,7 @@ class Written(NamedTuple):
 
 
 def write_batches(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Returns when every row is acknowledged; raises the first failure."""
+    """Returns when every row is acknowledged, with acks=0 handled by its leader; raises the first failure."""
     settings = options.producer
 
     async def begin(cluster: Cluster) -> tuple[Producer, RowWriter]:
