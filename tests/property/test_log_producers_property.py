@@ -98,14 +98,14 @@ def test_s13_1_retries_gaps_epochs_and_wraps(sent: list[tuple[int, str, int, int
         expected = naive.answer(epoch, sequence, count)
         found: AppendedBatch | type[TidelogError] | None
         try:
-            found = producers.check(batch, AppendOrigin.RETURNING)
+            found = producers.check(batch, 0, AppendOrigin.RETURNING)
         except OutOfOrderSequenceError:
             found = OutOfOrderSequenceError
         except TidelogError as refusal:
             found = type(refusal)
         assert found == expected
         if found is None:
-            producers.append(batch, end)
+            producers.append(batch, end, 0)
             naive.written.append(Written(epoch, sequence, count, end))
             end += count
 
@@ -178,10 +178,10 @@ def feed(producers: Producers, events: Sequence[Event], index: TransactionIndex 
     for event in events:
         if event.kind in ("data", "txn"):
             attributes = 0x10 if event.kind == "txn" else 0
-            producers.append(header(event.pid, 0, event.offset, event.records, attributes), event.offset)
+            producers.append(header(event.pid, 0, event.offset, event.records, attributes), event.offset, 0)
             continue
         marker = header(event.pid, 0, -1, 1, 0x30)
-        done = producers.append_marker(marker, event.offset, 0, event.kind == "abort")
+        done = producers.append_marker(marker, event.offset, 0, event.kind == "abort", 0)
         if done is not None and done.aborted and index is not None:
             index.append(AbortedTxn(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset))
 
@@ -222,7 +222,7 @@ def test_cut_and_replayed_from_a_snapshot_it_is_as_if_the_rest_had_never_been(
     producers.on_high_watermark(high_watermark)
 
     producers.truncate(end_of(log[:cut]))
-    producers.load(snapshot)
+    producers.load(snapshot, lambda silent_ms: 0)
     feed(producers, log[taken:cut])
 
     fresh = Producers()
@@ -283,8 +283,9 @@ def test_s13_3_a_reader_below_the_stable_offset_is_told_of_every_aborted_transac
 
 INT16, INT32, INT64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
 EARLIER = st.lists(st.builds(EarlierBatch, INT32, INT64, INT32, INT64), max_size=4).map(tuple)
+SILENCE = st.integers(0, 2**63 - 1)
 ENTRIES = st.lists(
-    st.builds(SnapshotEntry, INT64, INT16, INT32, INT64, INT32, INT64, INT32, INT64, EARLIER), max_size=5
+    st.builds(SnapshotEntry, INT64, INT16, INT32, INT64, INT32, INT64, INT32, INT64, EARLIER, SILENCE), max_size=5
 )
 
 

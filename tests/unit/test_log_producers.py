@@ -53,17 +53,18 @@ class Log:
     def __init__(self, end: int = 0) -> None:
         self.producers = Producers()
         self.end = end
+        self.now_ms = 0
 
     def write(self, header: BatchHeader, origin: AppendOrigin = CLIENT) -> AppendedBatch | None:
-        duplicate = self.producers.check(header, origin)
+        duplicate = self.producers.check(header, self.now_ms, origin)
         if duplicate is None:
-            self.producers.append(header, self.end)
+            self.producers.append(header, self.end, self.now_ms)
             self.end += header.record_count
         return duplicate
 
     def finish(self, header: BatchHeader, *, aborted: bool = False, coordinator_epoch: int = 0) -> CompletedTxn | None:
         self.producers.check_marker(header, coordinator_epoch)
-        completed = self.producers.append_marker(header, self.end, coordinator_epoch, aborted)
+        completed = self.producers.append_marker(header, self.end, coordinator_epoch, aborted, self.now_ms)
         self.end += 1
         return completed
 
@@ -353,7 +354,7 @@ def test_edge_14_a_cut_above_the_high_watermark_keeps_what_waits_for_it() -> Non
     log.write(batch(2, 5))
     taken = log.producers.snapshot()
     log.producers.truncate(4)
-    log.producers.load(taken)
+    log.producers.load(taken, lambda silent_ms: 0)
     assert log.producers.last_stable_offset(1, 0) == 0
     log.producers.on_high_watermark(3)
     assert log.producers.last_stable_offset(3, 0) == 3
@@ -366,7 +367,7 @@ def test_edge_14_a_marker_that_was_cut_away_decides_nothing() -> None:
     log.finish(marker())  # at offset 2
     log.producers.truncate(2)
     assert log.producers.first_unstable_offset is None
-    log.producers.load(taken)
+    log.producers.load(taken, lambda silent_ms: 0)
     assert dict(log.producers.ongoing) == {0: P}
     assert log.lso(high_watermark=2) == 0
 
@@ -378,7 +379,7 @@ def test_edge_14_replay_may_find_an_older_transaction_than_those_that_were_kept(
     log.finish(marker(pid=Q))  # 2
     log.producers.truncate(3)
     assert log.producers.first_unstable_offset == 1
-    log.producers.append(batch(0, 1, pid=P, txn=True), 0)
+    log.producers.append(batch(0, 1, pid=P, txn=True), 0, 0)
     assert log.producers.first_unstable_offset == 0
 
 
@@ -411,9 +412,10 @@ def test_what_is_below_the_log_start_is_not_waited_for_but_its_producer_is_still
 
 def test_an_idle_producer_is_forgotten_after_a_day() -> None:
     log = Log()
+    log.now_ms = 5_000
     log.write(batch(0, 1, pid=P))
     log.write(batch(0, 1, pid=Q))
-    assert log.producers.remove_expired(5_000) == 0
+    log.now_ms = 6_000
     log.write(batch(1, 1, pid=Q))
     assert log.producers.remove_expired(6_000) == 0
     assert log.producers.remove_expired(DAY_MS + 4_999) == 0
@@ -426,8 +428,9 @@ def test_a_producer_that_writes_old_records_is_not_idle() -> None:
     """Its retry would be written twice."""
     log = Log()
     for number in range(5):
+        log.now_ms = (number + 3) * DAY_MS
         log.write(batch(number, 1, timestamp=1000))
-        assert log.producers.remove_expired((number + 3) * DAY_MS) == 0
+        assert log.producers.remove_expired(log.now_ms + DAY_MS - 1) == 0
     assert log.write(batch(4, 1, timestamp=1000)) == (4, 4, 1000)
 
 
@@ -436,8 +439,9 @@ def test_not_while_a_transaction_is_open() -> None:
     log.write(batch(0, 1, txn=True))
     for days in (1, 10):
         assert log.producers.remove_expired(days * DAY_MS) == 0
+    log.now_ms = 11 * DAY_MS
     log.finish(marker())
-    assert log.producers.remove_expired(11 * DAY_MS) == 0
+    assert log.producers.remove_expired(12 * DAY_MS - 1) == 0
     assert log.producers.remove_expired(12 * DAY_MS) == 1
 
 
@@ -474,13 +478,13 @@ def test_a_snapshot_is_as_kafka_writes_it() -> None:
 
 def test_what_a_snapshot_tells() -> None:
     producers = Producers()
-    producers.load(ENTRIES_OF_KAFKA)
+    producers.load(ENTRIES_OF_KAFKA, lambda silent_ms: 0)
     assert dict(producers.ongoing) == {42: 7}
     assert producers.first_unstable_offset == 42
-    assert producers.check(batch(95, 5, pid=7, epoch=3, txn=True)) == (96, 100, 1234567890123)
-    assert producers.check(batch(100, 1, pid=7, epoch=3, txn=True)) is None
-    assert producers.check(batch(MAX_SEQUENCE - 2, 5, pid=9, epoch=32767)) == (3, 7, 5)
-    assert producers.check(batch(2, 1, pid=9, epoch=32767)) is None
+    assert producers.check(batch(95, 5, pid=7, epoch=3, txn=True), 0) == (96, 100, 1234567890123)
+    assert producers.check(batch(100, 1, pid=7, epoch=3, txn=True), 0) is None
+    assert producers.check(batch(MAX_SEQUENCE - 2, 5, pid=9, epoch=32767), 0) == (3, 7, 5)
+    assert producers.check(batch(2, 1, pid=9, epoch=32767), 0) is None
     assert sorted(producers.snapshot()) == ENTRIES_OF_KAFKA
 
 
@@ -488,29 +492,29 @@ def test_edge_19_the_window_outlives_a_snapshot() -> None:
     before = Producers()
     sent = [batch(5 * number, 5, timestamp=100 + number) for number in range(7)]
     for number, one in enumerate(sent):
-        before.append(one, 1000 + 5 * number)
+        before.append(one, 1000 + 5 * number, 0)
     after = Producers()
-    after.load(decode_snapshot(encode_snapshot(before.snapshot())))
+    after.load(decode_snapshot(encode_snapshot(before.snapshot())), lambda silent_ms: 0)
     for number, one in list(enumerate(sent))[2:]:
-        assert after.check(one) == (1000 + 5 * number, 1004 + 5 * number, 100 + number)
+        assert after.check(one, 0) == (1000 + 5 * number, 1004 + 5 * number, 100 + number)
     with pytest.raises(OutOfOrderSequenceError):
-        after.check(sent[1])
-    assert after.check(batch(35, 1)) is None
+        after.check(sent[1], 0)
+    assert after.check(batch(35, 1), 0) is None
 
 
 def test_open_transactions_are_kept_in_order_whatever_the_order_of_the_snapshot() -> None:
     producers = Producers()
     later, earlier = SnapshotEntry(1, 0, 0, 50, 0, 0, 0, 50), SnapshotEntry(2, 0, 0, 40, 0, 0, 0, 40)
-    producers.load([later, earlier])
+    producers.load([later, earlier], lambda silent_ms: 0)
     assert list(producers.ongoing.items()) == [(40, 2), (50, 1)]
-    completed = producers.append_marker(marker(pid=1), 60, 0, aborted=True)
+    completed = producers.append_marker(marker(pid=1), 60, 0, aborted=True, now_ms=0)
     assert completed == CompletedTxn(1, 50, 60, aborted=True, last_stable_offset=40)
 
 
-def test_whoever_is_loaded_is_idle_from_then_on() -> None:
+def test_producers_of_a_snapshot_are_silent_since_it_was_written() -> None:
     producers = Producers()
-    producers.load(ENTRIES_OF_KAFKA)
-    assert producers.remove_expired(20 * DAY_MS) == 0
+    producers.load(ENTRIES_OF_KAFKA, lambda silent_ms: 20 * DAY_MS - silent_ms)
+    assert producers.remove_expired(21 * DAY_MS - 1) == 0
     assert producers.remove_expired(21 * DAY_MS) == 2
     assert list(producers.states) == [7], "it has a transaction open"
 
@@ -528,7 +532,9 @@ CORRUPT = {
     "zeros": (bytes(len(SNAPSHOT_OF_KAFKA)), "version 0"),
     "bytes behind it": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"sea"), "unknown bytes"),
     "too few batches": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"tide\2"), "ends within"),
-    "too many batches": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"tide\0\0\0\0"), "longer"),
+    "too many batches": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"tide\0\0\0\0"), "unknown bytes"),
+    "too few silences": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"mute" + bytes(23)), "not tell of all"),
+    "too many silences": (_with_crc(SNAPSHOT_OF_KAFKA[6:] + b"mute" + bytes(25)), "unknown bytes"),
     "a negative count": (_with_crc(b"\xff\xff\xff\xff"), "announces -1 entries"),
     "a wrong count": (b"\0\1" + crc32c(b"\0\0\0\1").to_bytes(4, "big") + b"\0\0\0\1", "announces 1 entries"),
 }

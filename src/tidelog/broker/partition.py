@@ -16,7 +16,7 @@ from tidelog.log.log import Appended, Log
 from tidelog.records.header import BatchHeader
 from tidelog.replication.follower import high_watermark as follower_high_watermark
 from tidelog.replication.leader import FollowerFetch, Leader
-from tidelog.types import NO_EPOCH, BrokerId, Buffer, Epoch, Offset, TopicPartition
+from tidelog.types import NO_EPOCH, BrokerId, Buffer, Epoch, Offset, ProducerId, TopicPartition
 
 NO_LEADER = -1
 
@@ -192,6 +192,10 @@ class Partition:
         if leader is None or not self.is_current:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.log.append_as_leader(batch, leader.epoch, header=header)
+
+    def heard(self, producer_id: ProducerId) -> None:
+        """A batch of this producer came and was refused before the log saw it: the producer is at work."""
+        self.log.producers.heard(producer_id, self._now_ms())
 
     def advance(self, leader: Leader, log_end_offset: Offset) -> None:
         """What was written in this term up to here counts from now on: HW moves if it can."""

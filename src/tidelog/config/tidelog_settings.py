@@ -52,7 +52,7 @@ SETTINGS = (
     int_(
         "tidelog.partition.producer.ids.max",
         20_000,
-        "Most producer ids that a partition remembers. If none was silent for 5 minutes, new ones have to wait.",
+        "Most producer ids that a partition remembers. If none was silent for 7 minutes, new ones have to wait.",
         at_least(1),
         release=OWN,
     ),

@@ -91,7 +91,6 @@ class Housekeeping:
         for log in self._logs():
             now_ms = log.clock.monotonic_ns() // 1_000_000
             log.producers.remove_expired(now_ms)
-            log.producers.mark(now_ms, log.log_end_offset)
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest share of dirty bytes, or one whose time is over; False if none is due."""

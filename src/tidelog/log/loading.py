@@ -16,6 +16,7 @@ from tidelog.log.checkpoints import read_epoch_checkpoint, write_epoch_checkpoin
 from tidelog.log.config import LogConfig
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.leftovers import remove_orphans, tidy
+from tidelog.log.producer_silence import FileTimes
 from tidelog.log.producer_snapshot import ProducerSnapshots
 from tidelog.log.producers import Producers
 from tidelog.log.recovery import first_unchecked, load_producers, recover
@@ -64,7 +65,10 @@ def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Ope
     epochs_path = os.path.join(directory, names.LEADER_EPOCHS)
     epochs = LeaderEpochCache(read_epoch_checkpoint(disk, epochs_path))
     snapshots = ProducerSnapshots(disk, directory)
-    producers_at = partial(load_producers, snapshots=snapshots, config=config, high_watermark=high_watermark)
+    times = FileTimes(disk, clock)
+    producers_at = partial(
+        load_producers, snapshots=snapshots, config=config, high_watermark=high_watermark, times=times
+    )
     producers: Producers | None = None
 
     if clean and not _is_whole(segments, recovery_point):
@@ -80,7 +84,15 @@ def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Ope
         base_offset = segments[first].base_offset
         producers = producers_at(segments[:first], log_start_offset=log_start_offset, end_offset=base_offset)
         segments = recover(
-            segments, first, synced_offset, epochs, producers, snapshots, write_anew=not clean, on_loss=on_loss
+            segments,
+            first,
+            synced_offset,
+            epochs,
+            producers,
+            snapshots,
+            times,
+            write_anew=not clean,
+            on_loss=on_loss,
         )
     elif segments:
         segments[-1].resume()
@@ -97,7 +109,9 @@ def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Ope
     snapshots.remove_after(log_end_offset)
     snapshots.remove_strays(segment.base_offset for segment in segments)
     if producers is None:
-        producers = producers_at(segments, log_start_offset=log_start_offset, end_offset=log_end_offset)
+        producers = producers_at(
+            segments, log_start_offset=log_start_offset, end_offset=log_end_offset, was_closed=untouched
+        )
     if not untouched:
         epochs = _with_forgotten(epochs, Segments(segments), log_start_offset, log_end_offset)
     stale = epochs.truncate_from_end(log_end_offset)

@@ -187,18 +187,19 @@ class Log:
                 f"a batch of {size} bytes for {self.partition} is above "
                 f"max.message.bytes = {self.config.max_message_bytes}"
             )
-        base_offset = self.log_end_offset
+        base_offset, now_ms = self.log_end_offset, 0
         if header.producer_id >= 0:
+            now_ms = self.clock.monotonic_ns() // 1_000_000
             if header.is_control:
                 self._check_marker(batch, header, origin)
-            elif (known := self.producers.check(header, origin, self._admit)) is not None:
+            elif (known := self.producers.check(header, now_ms, origin, self._admit)) is not None:
                 return Appended(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
         buffers = (_PLACE.pack(base_offset, header.length, leader_epoch), memoryview(batch)[_PLACE.size :])
         last_offset = base_offset + header.last_offset_delta
         try:
             segment = self._segment_for(header, last_offset, size)
             position = segment.write(buffers, size)
-            self._note(segment, header, base_offset, leader_epoch, position, batch, 0)
+            self._note(segment, header, base_offset, leader_epoch, position, batch, 0, now_ms)
         except (StorageError, FileNotFoundError) as failure:
             raise self._failed_by(failure) from failure
         self.log_end_offset = last_offset + 1
@@ -207,7 +208,7 @@ class Log:
     def _admit(self) -> None:
         """Before the first batch of a producer."""
         if self.producer_room is not None:
-            self.producer_room.admit(self.producers, self.log_end_offset)
+            self.producer_room.admit(self.producers, self._high_watermark)
 
     def append_as_follower(self, buffer: Buffer, leader_epoch: Epoch | None = None) -> int:
         """Take over batches with the offsets and epochs their leader gave them; how many bytes were whole batches.
@@ -224,9 +225,10 @@ class Log:
         try:
             segment = self._segment_for(batches[0], batches[-1].last_offset, len(buffer))
             position = start = segment.write((buffer,), len(buffer))
+            now_ms = self.clock.monotonic_ns() // 1_000_000
             for header in batches:
                 epoch = header.partition_leader_epoch
-                self._note(segment, header, header.base_offset, epoch, position, buffer, position - start)
+                self._note(segment, header, header.base_offset, epoch, position, buffer, position - start, now_ms)
                 position += header.length + LENGTH_END
         except (StorageError, FileNotFoundError) as failure:
             raise self._failed_by(failure) from failure
@@ -249,13 +251,17 @@ class Log:
         position: int,
         source: Buffer,
         at: int,
+        now_ms: int,
     ) -> None:
-        """What a batch means for everything that is derived from the log; it was written at `position`."""
+        """What a batch means for everything that is derived from the log; it was written at `position`.
+
+        `now_ms` counts only for a batch of a producer.
+        """
         segment.note(header, base_offset, position)
         if leader_epoch != self.epochs.latest_epoch:
             self._note_epoch(leader_epoch, base_offset)
         if header.producer_id >= 0:
-            note_producer(self.producers, header, base_offset, source, at, segment.transactions)
+            note_producer(self.producers, header, base_offset, source, at, segment.transactions, now_ms)
 
     def _failed_by(self, failure: StorageError | FileNotFoundError) -> StorageError:
         """Notify the owner once. That no file could be opened passes, and nothing was written."""
@@ -323,13 +329,13 @@ class Log:
         old.complete_time_index()
         saves = self._saves()
         self.segments.add(new)
-        producers = self.producers.facts()
+        producers, now_ms = self.producers.facts(), self.clock.monotonic_ns() // 1_000_000
 
         def seal() -> None:
             for save in saves:
                 save()
             # Last, because it tells recovery that all before `start` was on the device.
-            self.snapshots.write(start, to_entries(producers))
+            self.snapshots.write(start, to_entries(producers, now_ms))
 
         def sealed() -> None:
             self._flushed(start)
@@ -519,10 +525,10 @@ class Log:
             self.segments.active.complete_time_index()
             await self.flush()
             end, producers = self.log_end_offset, self.producers.facts()
-            segments = list(self.segments)
+            segments, now_ms = list(self.segments), self.clock.monotonic_ns() // 1_000_000
 
             def finish() -> None:
-                self.snapshots.write(end, to_entries(producers))
+                self.snapshots.write(end, to_entries(producers, now_ms))
                 for segment in segments:
                     segment.close()
 

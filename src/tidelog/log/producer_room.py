@@ -4,15 +4,18 @@ Each remembered producer costs memory, and is written into a snapshot at every r
 (producer.id.expiration.ms), so anybody can fill a broker with producer ids in a minute. Here their number has a bound.
 
 Forgetting a producer has the consequence of an expiry: a batch that it sends again is not known to be a duplicate. So
-a producer makes room only when it has been silent for longer than any client sends a batch again. A flood of new ids
-therefore never takes the state of a producer at work. While there is no silent one, a new id is refused for a passing
-reason, and its producer tries again: NOT_ENOUGH_REPLICAS, which Java's client and librdkafka repeat without a new
-producer epoch and without asking for metadata. A producer with an open transaction, or with markers, whose epoch fences
-others, stays until it expires.
+the longest silent producer makes room, and only when it has been silent for longer than clients send a batch again
+(`producer_silence`). A flood of new ids therefore never takes the state of a producer at work. While none is silent, a
+new id is refused for a passing reason, and its producer tries again: NOT_ENOUGH_REPLICAS, which Java's client and
+librdkafka repeat without a new producer epoch and without asking for metadata. A producer with an open transaction, or
+with markers, whose epoch fences others, stays until it expires.
 
-Only a leader refuses. A follower, or a log that is read at the start, takes what its leader took: above the bound it
-forgets those whose last write is furthest back in the log. A leader's longest silent producers are the same ones, so
-replicas differ at most in what they know of producers that are silent.
+Only a leader refuses. A follower, or a log that is read at the start, takes what its leader took. It remembers a
+twentieth more producers than a leader does, and above that it forgets the longest silent one for each new one. A leader
+forgets in the same order and remembers fewer, so its followers know all producers that it knows. There is one
+exception: a producer whose batches were refused or duplicates is at work to its leader, but has written nothing that
+a follower could copy. The follower forgets it when it has been silent for the longest time, by what the log says, and
+new ids have used up that twentieth.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.errors import ErrorCode, TidelogError
+from tidelog.log.producer_silence import SILENT_MS
 from tidelog.metrics import Metrics
 from tidelog.ports import Clock
 from tidelog.types import Offset
@@ -28,8 +32,6 @@ from tidelog.types import Offset
 if TYPE_CHECKING:
     from tidelog.log.producers import Producers
 
-SILENT_MS = 5 * 60_000
-"""Clients give a batch up after delivery.timeout.ms (2 minutes)."""
 _COUNT_EVERY_MS = 1_000
 
 
@@ -54,18 +56,19 @@ class ProducerRoom:
         self._refused = metrics.counter("tidelog_refused_producer_ids_total")
         self._made_room = metrics.counter("tidelog_evicted_producer_ids_total")
 
-    def admit(self, producers: Producers, log_end_offset: Offset) -> None:
+    def admit(self, producers: Producers, high_watermark: Offset) -> None:
         """A leader is about to take a first batch of a producer. TooManyProducersError if there is no room for it."""
         now_ms = self._clock.monotonic_ns() // 1_000_000
-        producers.mark(now_ms, log_end_offset)
-        is_full = len(producers) >= self._per_partition
-        if is_full or self._total(now_ms) >= self._per_broker:
-            removed = producers.remove_silent(now_ms - SILENT_MS)
+        excess = len(producers) - self._per_partition
+        if excess >= 0 or self._total(now_ms) >= self._per_broker:
+            # A leader that was a follower, or whose bound was lowered, has too many: then two go for one that comes.
+            wanted = 2 if excess > 0 else 1
+            removed = sum(producers.forget_silent(now_ms - SILENT_MS, high_watermark) for _ in range(wanted))
             self._made_room.add(removed)
             self._counted -= removed
             if not removed:
                 self._refused.add()
-                name = "tidelog.partition.producer.ids.max" if is_full else "tidelog.broker.producer.ids.max"
+                name = "tidelog.partition.producer.ids.max" if excess >= 0 else "tidelog.broker.producer.ids.max"
                 raise TooManyProducersError(
                     f"{name}: as many producers are remembered, and none of this partition has been silent for "
                     f"{SILENT_MS // 1000} s"

@@ -1,8 +1,8 @@
 """The .snapshot files: what was known of the producers at one offset, so that opening a log need not read all of it.
 
 Kafka's file keeps the last batch of a producer only, and a retry of one before it would be out of order after the log
-was opened or cut. Ours keeps the others behind Kafka's entries, under the same CRC, where Kafka does not look; without
-them it is read as Kafka's.
+was opened or cut. Ours keeps the others behind Kafka's entries, and behind those for how long each producer had been
+silent. Both stand under the same CRC, where Kafka does not look; without them a file is read as Kafka's.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ _VERSION = 1
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
+_FIELDS_OF_KAFKA = 8
 _ENTRIES_START = _HEAD.size + _COUNT.size
 _EARLIER_MARK = b"tide"
 _EARLIER_COUNT = struct.Struct(">B")
 _EARLIER = struct.Struct(">iqiq")
+_SILENCE_MARK = b"mute"
+_SILENCE = struct.Struct(">q")
 
 
 class CorruptSnapshotError(TidelogError):
@@ -58,12 +61,16 @@ class SnapshotEntry(NamedTuple):
     """Where the ongoing transaction starts, or -1."""
     earlier: tuple[EarlierBatch, ...] = ()
     """Of the same epoch, oldest first."""
+    silent_ms: int = 0
+    """For how long nothing had been heard of the producer when this was written; 0 if that is not known."""
 
 
 def encode_snapshot(entries: Sequence[SnapshotEntry]) -> bytes:
-    body = _COUNT.pack(len(entries)) + b"".join(_ENTRY.pack(*entry[:-1]) for entry in entries)
+    body = _COUNT.pack(len(entries)) + b"".join(_ENTRY.pack(*entry[:_FIELDS_OF_KAFKA]) for entry in entries)
     if any(entry.earlier for entry in entries):
         body += _EARLIER_MARK + b"".join(_encode_earlier(entry.earlier) for entry in entries)
+    if any(entry.silent_ms for entry in entries):
+        body += _SILENCE_MARK + b"".join(_SILENCE.pack(entry.silent_ms) for entry in entries)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
 
@@ -84,13 +91,16 @@ def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
     if not _ENTRIES_START <= end <= len(data):
         raise CorruptSnapshotError(f"producer snapshot announces {count} entries, but has {len(data)} bytes")
     entries = list(starmap(SnapshotEntry, _ENTRY.iter_unpack(memoryview(data)[_ENTRIES_START:end])))
-    return entries if end == len(data) else _with_earlier(entries, data, end)
-
-
-def _with_earlier(entries: list[SnapshotEntry], data: bytes, position: int) -> list[SnapshotEntry]:
-    if data[position : position + len(_EARLIER_MARK)] != _EARLIER_MARK:
+    if data.startswith(_EARLIER_MARK, end):
+        entries, end = _with_earlier(entries, data, end + len(_EARLIER_MARK))
+    if data.startswith(_SILENCE_MARK, end):
+        entries, end = _with_silence(entries, data, end + len(_SILENCE_MARK))
+    if end != len(data):
         raise CorruptSnapshotError(f"producer snapshot has unknown bytes behind its {len(entries)} entries")
-    position += len(_EARLIER_MARK)
+    return entries
+
+
+def _with_earlier(entries: list[SnapshotEntry], data: bytes, position: int) -> tuple[list[SnapshotEntry], int]:
     whole = []
     try:
         for entry in entries:
@@ -102,9 +112,15 @@ def _with_earlier(entries: list[SnapshotEntry], data: bytes, position: int) -> l
             whole.append(entry._replace(earlier=earlier))
     except struct.error as short:
         raise CorruptSnapshotError("producer snapshot ends within the batches of a producer") from short
-    if position != len(data):
-        raise CorruptSnapshotError("producer snapshot is longer than what it announces")
-    return whole
+    return whole, position
+
+
+def _with_silence(entries: list[SnapshotEntry], data: bytes, position: int) -> tuple[list[SnapshotEntry], int]:
+    end = position + len(entries) * _SILENCE.size
+    if end > len(data):
+        raise CorruptSnapshotError("producer snapshot does not tell of all producers how long they were silent")
+    silences = _SILENCE.iter_unpack(memoryview(data)[position:end])
+    return [entry._replace(silent_ms=silent_ms) for entry, (silent_ms,) in zip(entries, silences, strict=True)], end
 
 
 def snapshot_name(offset: Offset) -> str:

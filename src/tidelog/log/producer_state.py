@@ -24,16 +24,10 @@ class AppendedBatch(NamedTuple):
     timestamp: int
 
 
-class Idle(NamedTuple):
-    written: tuple[Offset, int]
-    """The last offset and timestamp when it was looked at."""
-    since_ms: int
-
-
 WrittenBatch: TypeAlias = tuple[int, int, Offset, Offset, int]
 """First sequence, last sequence, base offset, last offset, timestamp."""
-ProducerFacts: TypeAlias = tuple[ProducerId, Epoch, tuple[WrittenBatch, ...], int, Epoch, Offset]
-"""Producer id, epoch, batches, last timestamp, coordinator epoch, first offset of the open transaction."""
+ProducerFacts: TypeAlias = tuple[ProducerId, Epoch, tuple[WrittenBatch, ...], int, Epoch, Offset, int]
+"""Producer id, epoch, batches, last timestamp, coordinator epoch, first offset of the open transaction, heard_ms."""
 
 
 class ProducerState:
@@ -43,7 +37,7 @@ class ProducerState:
         "batches",
         "coordinator_epoch",
         "epoch",
-        "idle_since",
+        "heard_ms",
         "last_timestamp",
         "last_write",
         "next_sequence",
@@ -62,7 +56,9 @@ class ProducerState:
         self.last_timestamp = NO_TIMESTAMP
         self.coordinator_epoch: Epoch = NO_EPOCH
         self.txn_first_offset: Offset = NO_TRANSACTION
-        self.idle_since: Idle | None = None
+        self.heard_ms = 0
+        """When a batch of it last came, by a clock that never falls, be it that the batch was refused or a duplicate.
+        Where the log was opened since, it may have been earlier."""
 
     @property
     def last_sequence(self) -> int:
@@ -92,8 +88,14 @@ class ProducerState:
         """Whether it may make room for others before it expires: it has neither a transaction nor markers."""
         return self.txn_first_offset < 0 and self.coordinator_epoch < 0
 
+    @property
+    def silence(self) -> tuple[int, Offset]:
+        """The smaller, the longer it has been silent; where times are equal, the log tells."""
+        return self.heard_ms, self.last_write
+
     def to_snapshot(self) -> SnapshotEntry:
-        return _entry(self.facts())
+        """Without its silence: that depends on when it is asked."""
+        return _entry(self.facts(), 0)
 
     def facts(self) -> ProducerFacts:
         """What a snapshot tells of it, as it is now."""
@@ -104,11 +106,13 @@ class ProducerState:
             self.last_timestamp,
             self.coordinator_epoch,
             self.txn_first_offset,
+            self.heard_ms,
         )
 
     @classmethod
-    def from_snapshot(cls, entry: SnapshotEntry) -> ProducerState:
+    def from_snapshot(cls, entry: SnapshotEntry, heard_ms: int) -> ProducerState:
         state = cls(entry.producer_id, entry.epoch)
+        state.heard_ms = heard_ms
         state.last_timestamp = entry.timestamp
         state.coordinator_epoch = entry.coordinator_epoch
         state.txn_first_offset = max(entry.txn_first_offset, NO_TRANSACTION)
@@ -129,12 +133,13 @@ class ProducerState:
         return state
 
 
-def to_entries(producers: Iterable[ProducerFacts]) -> list[SnapshotEntry]:
-    return list(map(_entry, producers))
+def to_entries(producers: Iterable[ProducerFacts], now_ms: int) -> list[SnapshotEntry]:
+    """`now_ms`: when these were the facts."""
+    return [_entry(facts, max(0, now_ms - facts[-1])) for facts in producers]
 
 
-def _entry(facts: ProducerFacts) -> SnapshotEntry:
-    producer_id, epoch, batches, timestamp, coordinator_epoch, txn_first_offset = facts
+def _entry(facts: ProducerFacts, silent_ms: int) -> SnapshotEntry:
+    producer_id, epoch, batches, timestamp, coordinator_epoch, txn_first_offset, _ = facts
     _, last, base_offset, last_offset, _ = batches[-1] if batches else (-1, NO_SEQUENCE, -1, -1, -1)
     earlier = tuple(
         EarlierBatch(last, last_offset, last_offset - base_offset, timestamp)
@@ -142,5 +147,5 @@ def _entry(facts: ProducerFacts) -> SnapshotEntry:
     )
     delta = last_offset - base_offset
     return SnapshotEntry(
-        producer_id, epoch, last, last_offset, delta, timestamp, coordinator_epoch, txn_first_offset, earlier
+        producer_id, epoch, last, last_offset, delta, timestamp, coordinator_epoch, txn_first_offset, earlier, silent_ms
     )

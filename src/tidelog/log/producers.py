@@ -6,10 +6,8 @@ two stands the write itself. Batches without a producer id never come here.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from heapq import nsmallest
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,13 +18,13 @@ from tidelog.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
+from tidelog.log.producer_silence import HeardMs, LongestSilent
 from tidelog.log.producer_snapshot import SnapshotEntry
 from tidelog.log.producer_state import (
     NO_TRANSACTION,
     SEQUENCE_MASK,
     WINDOW,
     AppendedBatch,
-    Idle,
     ProducerFacts,
     ProducerState,
 )
@@ -38,10 +36,8 @@ DEFAULT_MAX_IDS = 20_000
 
 _HALF_OF_ALL_SEQUENCES = 2**30
 _TRANSACTIONAL = 0x10
-_MARK_EVERY_MS = 10_000
-_MOST_MARKS = 60
-_MAKE_ROOM_FOR = 20
-"""A follower that remembers too many producers forgets a twentieth of them at once: to look for one costs as much."""
+_MORE_THAN_A_LEADER = 20
+"""A replica that takes what its leader took remembers a twentieth more than a leader does (`producer_room`)."""
 
 
 def _anyone() -> None:
@@ -94,13 +90,10 @@ class Producers:
 
     def __init__(self, expiration_ms: int = DEFAULT_EXPIRATION_MS, max_ids: int = DEFAULT_MAX_IDS) -> None:
         self.expiration_ms = expiration_ms
-        self._max_ids = max_ids
-        self._marks: deque[tuple[int, Offset]] = deque(maxlen=_MOST_MARKS)
-        """Times and where the log ended then, rising: they tell how long a producer has been silent."""
-        self._searched_to: Offset = -1
-        """No producer that may be forgotten wrote last below this offset, when it was last looked for."""
+        self._most_ids = max_ids + max_ids // _MORE_THAN_A_LEADER
         self.first_unstable_offset: Offset | None = None
         self._states: dict[ProducerId, ProducerState] = {}
+        self._longest_silent = LongestSilent(self._states)
         self._ongoing: dict[Offset, ProducerId] = {}
         """By first offset; rising, because transactions are met in the order of the log."""
         self._unreplicated: dict[Offset, Offset] = {}
@@ -125,11 +118,16 @@ class Producers:
     # Data batches
 
     def check(
-        self, header: BatchHeader, origin: AppendOrigin = AppendOrigin.CLIENT, admit: Callable[[], None] = _anyone
+        self,
+        header: BatchHeader,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        admit: Callable[[], None] = _anyone,
     ) -> AppendedBatch | None:
         """May this batch be written next? None: yes. A batch: it already was, answer with that one.
 
-        `admit` is asked before a new producer is taken, and raises if there is no room for it.
+        `admit` is asked before a new producer is taken, and raises if there is no room for it. A batch that is not
+        written shows nevertheless that its producer is at work.
         """
         state = self._states.get(header.producer_id)
         if (
@@ -150,6 +148,7 @@ class Producers:
             if is_client:
                 admit()
             return None
+        state.heard_ms = now_ms
         if is_client and (duplicate := state.duplicate_of(header)):
             return duplicate
         _check_epoch(header, state)
@@ -162,8 +161,14 @@ class Producers:
             )
         return None
 
-    def append(self, header: BatchHeader, base_offset: Offset) -> None:
-        """A data batch was written at `base_offset`."""
+    def heard(self, producer_id: ProducerId, now_ms: int) -> None:
+        """A batch of this producer came and was refused before it was checked."""
+        state = self._states.get(producer_id)
+        if state is not None:
+            state.heard_ms = now_ms
+
+    def append(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> None:
+        """A data batch was written at `base_offset`; at a replay `now_ms` is when it was, or later."""
         producer_id = header.producer_id
         state = self._states.get(producer_id)
         if state is None:
@@ -179,6 +184,7 @@ class Producers:
         if len(batches) > WINDOW:
             del batches[0]
         state.last_write = last_offset
+        state.heard_ms = now_ms
         state.next_sequence = (last + 1) & SEQUENCE_MASK
         state.last_timestamp = timestamp
         if header.attributes & _TRANSACTIONAL and state.txn_first_offset < 0:
@@ -207,7 +213,7 @@ class Producers:
             )
 
     def append_marker(
-        self, header: BatchHeader, offset: Offset, coordinator_epoch: Epoch, aborted: bool
+        self, header: BatchHeader, offset: Offset, coordinator_epoch: Epoch, aborted: bool, now_ms: int
     ) -> CompletedTxn | None:
         """A marker was written at `offset`. None if the producer had written nothing here: nothing becomes readable.
 
@@ -220,6 +226,7 @@ class Producers:
         elif header.producer_epoch != state.epoch:
             state.begin_epoch(header.producer_epoch)
         state.last_write = offset
+        state.heard_ms = now_ms
         state.coordinator_epoch = coordinator_epoch
         state.last_timestamp = header.max_timestamp
         first_offset = state.txn_first_offset
@@ -264,54 +271,42 @@ class Producers:
     # Forgetting and remembering
 
     def _new(self, producer_id: ProducerId, epoch: Epoch) -> ProducerState:
-        if len(self._states) >= self._max_ids:
-            # Not of a client's batch, for which room was made: of a leader's, or of one's own log at the start.
-            candidates = (state for state in self._states.values() if state.may_be_forgotten)
-            for state in nsmallest(self._max_ids // _MAKE_ROOM_FOR + 1, candidates, key=lambda state: state.last_write):
-                del self._states[state.producer_id]
+        if len(self._states) >= self._most_ids:
+            # The batch is not a client's, for which room was made. It is a leader's, or of one's own log at the start.
+            longest_silent = self._longest_silent.find()
+            if longest_silent is not None:
+                del self._states[longest_silent.producer_id]
         state = self._states[producer_id] = ProducerState(producer_id, epoch)
+        self._longest_silent.added()
         return state
 
-    def mark(self, now_ms: int, log_end_offset: Offset) -> None:
-        """Where the log ends now. Called from time to time, so that `remove_silent` can tell who is silent."""
-        if not self._marks or now_ms - self._marks[-1][0] >= _MARK_EVERY_MS:
-            self._marks.append((now_ms, log_end_offset))
+    def forget_silent(self, since_ms: int, high_watermark: Offset) -> bool:
+        """Forget the longest silent producer, unless it was heard of after `since_ms`; whether it was forgotten.
 
-    def remove_silent(self, since_ms: int) -> int:
-        """Forget all that have written nothing since then and may be forgotten; how many they were.
-
-        Those that were found to be none are not looked for again: a flood of new ids must not cost a search each.
+        If its last batch is not committed it stays: its client may be waiting for the answer, and sends the batch again
+        if none comes.
         """
-        below = max((offset for marked_ms, offset in self._marks if marked_ms <= since_ms), default=-1)
-        if below <= self._searched_to:
-            return 0
-        self._searched_to = below
-        silent = [
-            state.producer_id for state in self._states.values() if state.last_write < below and state.may_be_forgotten
-        ]
-        for producer_id in silent:
-            del self._states[producer_id]
-        return len(silent)
+        state = self._longest_silent.find_silent(since_ms)
+        if state is None or state.last_write >= high_watermark:
+            return False
+        del self._states[state.producer_id]
+        return True
 
     def remove_expired(self, now_ms: int) -> int:
-        """Forget producers that have been idle for producer.id.expiration.ms; how many they were.
+        """Forget producers that have been silent for producer.id.expiration.ms; how many they were.
 
-        Idle is who has written nothing since an earlier call, by the clock of these calls. The time in the records is
-        not asked: who writes records of last week may be at work, and its retries must be known.
+        The time in the records is not asked: a producer that writes records of last week may be at work, and its
+        retries must be known.
         """
-        expired = [state.producer_id for state in self._states.values() if self._is_expired(state, now_ms)]
+        before_ms = now_ms - self.expiration_ms
+        expired = [
+            state.producer_id
+            for state in self._states.values()
+            if state.heard_ms <= before_ms and state.txn_first_offset < 0
+        ]
         for producer_id in expired:
             del self._states[producer_id]
         return len(expired)
-
-    def _is_expired(self, state: ProducerState, now_ms: int) -> bool:
-        if state.txn_first_offset >= 0:
-            return False
-        written, idle = (state.last_offset, state.last_timestamp), state.idle_since
-        if idle is None or idle.written != written:
-            state.idle_since = Idle(written, now_ms)
-            return False
-        return now_ms - idle.since_ms >= self.expiration_ms
 
     def clear(self) -> None:
         """Forget everything: the log is emptied, or read anew from its start."""
@@ -324,20 +319,27 @@ class Producers:
         Markers that are still there and were not yet committed are remembered: a snapshot would not tell of them.
         """
         self._states.clear()
-        self._marks.clear()
-        self._searched_to = -1
+        self._longest_silent = LongestSilent(self._states)
         self._ongoing.clear()
         self._unreplicated = {first: marker for first, marker in self._unreplicated.items() if marker < end_offset}
         self._find_first_unstable()
 
-    def load(self, entries: Iterable[SnapshotEntry]) -> None:
+    def load(self, entries: Iterable[SnapshotEntry], heard_ms: HeardMs) -> None:
         """Take up a snapshot."""
         for entry in sorted(entries, key=lambda entry: entry.txn_first_offset):
-            state = ProducerState.from_snapshot(entry)
+            state = ProducerState.from_snapshot(entry, heard_ms(entry.silent_ms))
             self._states[state.producer_id] = state
             if state.txn_first_offset >= 0:
                 self._ongoing[state.txn_first_offset] = state.producer_id
         self._find_first_unstable()
+
+    def heard_like(self, former: Producers) -> None:
+        """The log was cut and read anew: when its producers were heard of is known from before."""
+        known_before = former.states
+        for producer_id, state in self._states.items():
+            known = known_before.get(producer_id)
+            if known is not None:
+                state.heard_ms = known.heard_ms
 
     def snapshot(self) -> list[SnapshotEntry]:
         """What to keep in a file, with the log end offset for a name."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from tidelog.log.config import LogConfig
 from tidelog.log.epochs import LeaderEpochCache
+from tidelog.log.producer_silence import FileTimes
 from tidelog.log.producer_snapshot import ProducerSnapshots
 from tidelog.log.producers import Producers
 from tidelog.log.replay import has_control_batch, note_producer, replay
@@ -32,6 +33,7 @@ def recover(
     epochs: LeaderEpochCache,
     producers: Producers,
     snapshots: ProducerSnapshots,
+    times: FileTimes,
     *,
     write_anew: bool = False,
     on_loss: Callable[[], None] = lambda: None,
@@ -56,7 +58,7 @@ def recover(
                 segments, place, f"{segment.file.path} does not go on at {next_offset}, where the one before it ends"
             )
         is_last, anew_from = place + 1 == len(segments), synced_offset if write_anew else None
-        problem, next_offset = _recover_segment(segment, epochs, producers, anew_from, is_last, on_loss)
+        problem, next_offset = _recover_segment(segment, epochs, producers, times, anew_from, is_last, on_loss)
         if problem is not None:
             return _cut(segments, place + 1, f"{segment.file.path}: {problem}; cut at byte {segment.size}")
         if not is_last:
@@ -102,6 +104,8 @@ def load_producers(
     log_start_offset: Offset,
     end_offset: Offset,
     high_watermark: Offset,
+    times: FileTimes,
+    was_closed: bool = False,
 ) -> Producers:
     """The producers as they were at `end_offset`: the newest fitting snapshot up to there, and what came after it.
 
@@ -111,6 +115,8 @@ def load_producers(
 
     DeleteRecords leaves the log start within a segment. All batches of that segment are there, so what came before the
     log start counts as well: its producers may send it again.
+
+    `was_closed`: the last owner has closed the log, and left a snapshot at its end.
     """
     producers = Producers(config.producer_id_expiration_ms, config.producer_ids_max)
     oldest = min(log_start_offset, segments[0].base_offset if segments else end_offset)
@@ -120,9 +126,9 @@ def load_producers(
     start = oldest
     if newest is not None:
         start, entries = newest
-        producers.load(entries)
+        producers.load(entries, times.heard_before(snapshots.path(start), was_closed and start == end_offset))
     if segments:
-        replay(producers, Segments(segments), start, end_offset)
+        replay(producers, Segments(segments), start, end_offset, times)
     return producers
 
 
@@ -130,6 +136,7 @@ def _recover_segment(
     segment: Segment,
     epochs: LeaderEpochCache,
     producers: Producers,
+    times: FileTimes,
     anew_from: Offset | None,
     is_last: bool,
     on_loss: Callable[[], None],
@@ -139,7 +146,7 @@ def _recover_segment(
     Batches that reach past `anew_from` are written again. A process that is killed in a write leaves the beginning of a
     batch at the very end; anything else that is wrong is a loss.
     """
-    file_bytes = segment.size
+    file_bytes, written_ms = segment.size, times.written_ms(segment.file.path)
     segment.reset_indexes()
     segment.transactions.reset()
     segment.size = 0
@@ -152,7 +159,7 @@ def _recover_segment(
             if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 problem = f"offset {header.last_offset} does not belong to this segment"
                 break
-            _note(segment, header, position + at, epochs, producers, chunk, at)
+            _note(segment, header, position + at, epochs, producers, written_ms, chunk, at)
             next_offset = header.next_offset
             segment.size = position + at + header.size_bytes
         if anew_from is not None:
@@ -187,6 +194,7 @@ def _note(
     position: int,
     epochs: LeaderEpochCache,
     producers: Producers,
+    written_ms: int,
     chunk: Buffer,
     at: int,
 ) -> None:
@@ -195,4 +203,4 @@ def _note(
     if epoch > epochs.latest_epoch:
         epochs.assign(epoch, header.base_offset)
     if header.producer_id >= 0:
-        note_producer(producers, header, header.base_offset, chunk, at, segment.transactions)
+        note_producer(producers, header, header.base_offset, chunk, at, segment.transactions, written_ms)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidelog.log.producer_silence import FileTimes
 from tidelog.log.producers import Producers
 from tidelog.log.segment import Segment
 from tidelog.log.segments import Segments
@@ -23,26 +24,31 @@ def note_producer(
     source: Buffer,
     position: int,
     transactions: TransactionIndex | None,
+    now_ms: int,
 ) -> None:
-    """What one batch means for its producer; an aborted transaction is added to `transactions`, if given."""
+    """What one batch that came at `now_ms` means for its producer; an aborted transaction is added to `transactions`,
+    if given."""
     if not header.is_control:
-        producers.append(header, base_offset)
+        producers.append(header, base_offset, now_ms)
         return
     marker = read_marker(source, header, position)
     if marker is None:
         return
     aborted = marker.control_type is ControlType.ABORT
-    done = producers.append_marker(header, base_offset, marker.coordinator_epoch, aborted)
+    done = producers.append_marker(header, base_offset, marker.coordinator_epoch, aborted, now_ms)
     if done is not None and done.aborted and transactions is not None:
         transactions.append(AbortedTxn(done.producer_id, done.first_offset, done.last_offset, done.last_stable_offset))
 
 
-def replay(producers: Producers, segments: Segments, start: Offset, end: Offset) -> None:
+def replay(producers: Producers, segments: Segments, start: Offset, end: Offset, times: FileTimes) -> None:
     """Note all batches from `start` up to `end`. On a disk thread: it reads the log."""
+    written_ms, dated = times.now_ms, None
     for segment, position, header in batches_between(segments, start, end):
         if header.producer_id >= 0:
+            if segment is not dated:
+                written_ms, dated = times.written_ms(segment.file.path), segment
             source = segment.file.read_at(position, header.size_bytes) if header.is_control else b""
-            note_producer(producers, header, header.base_offset, source, 0, None)
+            note_producer(producers, header, header.base_offset, source, 0, None, written_ms)
 
 
 def has_control_batch(segments: Segments, start: Offset, end: Offset) -> bool:

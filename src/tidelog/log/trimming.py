@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.log.log import Log
 from tidelog.log.names import DELETED
+from tidelog.log.producer_silence import FileTimes
+from tidelog.log.producers import Producers
 from tidelog.log.recovery import load_producers
 from tidelog.log.retention import SegmentFacts, expired_count
 from tidelog.log.segment import Segment
@@ -79,9 +81,15 @@ async def _cut_end(log: Log, offset: Offset) -> None:
         write_epochs()
 
     await log.work.run(cut)
-    log.producers = await log.work.run(
-        lambda: load_producers(segments, log.snapshots, log.config, start, end, high_watermark)
-    )
+    former = log.producers
+
+    def load() -> Producers:
+        times = FileTimes(log.disk, log.clock)
+        producers = load_producers(segments, log.snapshots, log.config, start, end, high_watermark, times)
+        producers.heard_like(former)
+        return producers
+
+    log.producers = await log.work.run(load)
     log.producers.on_high_watermark(high_watermark)
 
 

@@ -15,7 +15,7 @@ from tidelog.broker.batch_checks import NOTHING_LOOKED_AT, Looked, look
 from tidelog.broker.dispatch import InSlices, Later
 from tidelog.broker.pacing import SLICE, Pace
 from tidelog.broker.partition import Partition, RequestError
-from tidelog.broker.refusals import PASSING, Refusals, Sent
+from tidelog.broker.refusals import PASSING, Sent
 from tidelog.broker.write_rules import WriteRules, check, codec_of, may_be_heavy
 from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, InvalidRecordError, TidelogError
@@ -24,7 +24,7 @@ from tidelog.net.channel import Call
 from tidelog.records.header import BatchHeader, Codec
 from tidelog.records.validate import validate
 from tidelog.replication.leader import Leader
-from tidelog.types import Offset
+from tidelog.types import Offset, TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -332,7 +332,7 @@ def _refusal(
     broker: Broker, topic: TopicProduceData, data: PartitionProduceData, failure: TidelogError
 ) -> PartitionProduceResponse:
     if failure.code in PASSING:
-        _remember(broker.refusals, topic, data, failure.code)
+        _remember(broker, topic, data, failure.code)
     broker.counts.refused(failure.code)
     return PartitionProduceResponse(
         index=data.index,
@@ -353,14 +353,19 @@ def _record_errors(failure: TidelogError) -> list[BatchIndexAndErrorMessage]:
     ]
 
 
-def _remember(refusals: Refusals, topic: TopicProduceData, data: PartitionProduceData, code: ErrorCode) -> None:
-    """What is refused of an idempotent producer and will come again."""
+def _remember(broker: Broker, topic: TopicProduceData, data: PartitionProduceData, code: ErrorCode) -> None:
+    """What is refused of an idempotent producer and will come again, and that the producer is at work."""
     try:
         header = validate(data.records or b"")  # the batch may have been refused before its header was read
     except TidelogError:
         return
-    if header.producer_id >= 0:
-        refusals.refused(_sent(topic.name, topic.topic_id, data.index, header), code)
+    if header.producer_id < 0:
+        return
+    broker.refusals.refused(_sent(topic.name, topic.topic_id, data.index, header), code)
+    name = topic.name or broker.metadata.name_of(topic.topic_id)
+    partition = None if name is None else broker.replicas.partitions.get(TopicPartition(name, data.index))
+    if partition is not None:
+        partition.heard(header.producer_id)
 
 
 def _close_on_error(response: ProduceResponse, call: Call) -> None:
