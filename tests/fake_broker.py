@@ -54,6 +54,9 @@ CLOSE_AFTER = object()
 SILENCE = object()
 """No answer, and the connection stays."""
 
+SILENCE_AFTER = object()
+"""The same, after it was carried out."""
+
 _POLL_S = 0.05
 """How long a fetch that finds nothing waits."""
 
@@ -288,7 +291,7 @@ class _Served(asyncio.Protocol):
                 self._transport.close()
                 self._received = b""
                 return
-            if response is not None:
+            if response is not None and what is not SILENCE_AFTER:
                 header = frame.header
                 parts = encode_response(response, header.request_api_version, header.correlation_id)
                 self._answer(b"".join(parts), _long_poll(response))

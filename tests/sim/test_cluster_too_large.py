@@ -7,8 +7,11 @@ import asyncio
 import pytest
 
 from tests.clusterkit import ClusterKit, run
+from tidelog.client.batching import Batcher, BatchingSettings
+from tidelog.client.errors import BrokerError
 from tidelog.client.produce import Producer
 from tidelog.records.build import build_batch
+from tidelog.records.header import Codec
 from tidelog.types import TopicPartition
 
 COUNT = 60
@@ -38,6 +41,25 @@ def test_each_record_is_written_once_and_in_order_while_leaders_die(seed: int) -
         assert [first for first, _ in offsets][1:] == [last + 1 for _, last in offsets][:-1]
 
     run(story, seed=seed, message_max_bytes="1000")
+
+
+def test_one_record_that_decompresses_too_far_does_not_make_later_batches_tiny() -> None:
+    async def story(cluster: ClusterKit) -> None:
+        async with await cluster.connect() as client:
+            await client.topic("t")
+            producer = Producer(client)
+            batcher = Batcher(client, producer, "t", BatchingSettings(compression=Codec.ZSTD))
+            zeros = await batcher.add(1, None, bytes(5_000_000), partition=0)
+            await batcher.flush()
+            with pytest.raises(BrokerError, match=r"of 245 bytes; .* see .* tidelog.batch.max.expansion.ratio"):
+                await zeros
+            chance = cluster.world.chance_for("values")
+            futures = [await batcher.add(1, None, chance.randbytes(600), partition=0) for _ in range(1000)]
+            await batcher.flush()
+            assert len({(await future).base_offset for future in futures}) <= 4
+            producer.close()
+
+    run(story)
 
 
 async def _replace_leader(cluster: ClusterKit) -> None:

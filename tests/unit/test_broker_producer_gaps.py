@@ -84,6 +84,23 @@ def test_what_a_former_leader_may_still_get_is_waited_for_once() -> None:
     assert told(refusals, sent(15), known(99)) is OUT_OF_ORDER, "the producer has nothing older: batches are missing"
 
 
+@pytest.mark.parametrize("gap", [known(5), known(150)])
+def test_a_producer_that_starts_over_with_a_later_batch_has_given_the_refused_one_up(gap: SequenceGapError) -> None:
+    refusals = Refusals(FixedClock())
+    refusals.refused(sent(10), REFUSED)
+    for sequence in (15, 20, 15, 20):
+        assert told(refusals, sent(sequence), gap) is REFUSED
+    assert told(refusals, sent(15), gap) is OUT_OF_ORDER
+
+
+def test_what_comes_behind_a_refused_batch_however_often_does_not_show_that_it_is_given_up() -> None:
+    refusals = Refusals(FixedClock())
+    for _ in range(5):
+        refusals.refused(sent(10), REFUSED)
+        for sequence in (15, 20):
+            assert told(refusals, sent(sequence), known(150)) is REFUSED
+
+
 def test_a_gap_behind_a_batch_of_this_leader_epoch_is_a_gap() -> None:
     assert told(Refusals(FixedClock()), sent(15), known(100)) is OUT_OF_ORDER
 

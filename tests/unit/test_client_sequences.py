@@ -88,18 +88,100 @@ def test_behind_one_that_is_given_up_a_new_epoch_begins() -> None:
     queue.came_back(c, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     late = batch()
     queue.add(late)
-    assert take_all(queue) == [(1, 0), (1, 1)]
+    assert take_all(queue) == [(1, 0)]
+    queue.acknowledged(c)
+    assert take_all(queue) == [(1, 1)]
 
 
-def test_what_stood_before_a_given_up_batch_ends_its_own_epoch_first() -> None:
+def test_behind_one_that_is_given_up_what_was_sent_keeps_its_sequence() -> None:
+    """All may be written: in a new epoch the broker would not know b and c again."""
+    queue, (a, b, c) = queue_of(1, 1, 1)
+    take_all(queue)
+    for sent in (a, b, c):
+        queue.came_back(sent, ErrorCode.NETWORK_EXCEPTION)
+    queue.given_up(a)
+    late = batch()
+    queue.add(late)
+    assert take_all(queue) == [(0, 1), (0, 2)], "the one that was never sent waits for their answers"
+    queue.acknowledged(b)
+    assert take_all(queue) == [(0, 3)], "a was written: there is no gap"
+
+
+def test_what_is_not_written_behind_a_given_up_batch_goes_on_in_a_new_epoch() -> None:
+    queue, (a, b, c) = queue_of(1, 1, 1)
+    take_all(queue)
+    for sent in (a, b, c):
+        queue.came_back(sent, ErrorCode.NETWORK_EXCEPTION)
+    queue.given_up(a)
+    late = batch()
+    queue.add(late)
+    assert take_all(queue) == [(0, 1), (0, 2)]
+    queue.came_back(b, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert not queue.sendable
+    queue.came_back(c, ErrorCode.NETWORK_EXCEPTION)
+    assert take_all(queue) == [(1, 0)]
+    queue.acknowledged(b)
+    assert take_all(queue) == [(1, 1), (1, 2)]
+
+
+def test_a_gap_is_closed_only_by_a_batch_behind_it() -> None:
+    queue, (a, b, c) = queue_of(1, 1, 1)
+    take_all(queue)
+    for sent in (a, b, c):
+        queue.came_back(sent, ErrorCode.NETWORK_EXCEPTION)
+    queue.given_up(a)
+    queue.given_up(c)
+    queue.add(batch())
+    assert take_all(queue) == [(0, 1)]
+    queue.acknowledged(b)
+    assert take_all(queue) == [(1, 0)], "whether c is written is not known"
+
+
+def test_when_all_that_was_sent_is_given_up_a_new_epoch_begins() -> None:
+    queue, (a, b) = queue_of(1, 1)
+    take_all(queue)
+    for sent in (a, b):
+        queue.came_back(sent, ErrorCode.NETWORK_EXCEPTION)
+        queue.given_up(sent)
+    queue.add(batch())
+    assert take_all(queue) == [(1, 0)]
+
+
+def test_what_stood_before_a_given_up_batch_keeps_its_epoch() -> None:
     queue, (a, b, c) = queue_of(1, 1, 1)
     take_all(queue)
     queue.came_back(a, ErrorCode.NETWORK_EXCEPTION)
     queue.given_up(b)
     queue.came_back(c, ErrorCode.NETWORK_EXCEPTION)
-    assert take_all(queue) == [(0, 0)]
+    assert take_all(queue) == [(0, 0), (0, 2)]
     queue.acknowledged(a)
+    queue.came_back(c, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert take_all(queue) == [(1, 0)]
+
+
+def test_what_is_sent_behind_an_unanswered_batch_stays_within_what_the_broker_remembers() -> None:
+    """The first goes to a leader that hangs, the others to its successor: all but the first are answered."""
+    queue, (a, *others, last) = queue_of(1, 1, 1, 1, 1, 1)
+    take_all(queue)
+    for sent in others:
+        queue.acknowledged(sent)
+    assert queue.in_flight == [a]
+    assert not queue.sendable, "the broker would forget the first, and call it out of sequence when it comes again"
+    queue.acknowledged(a)
+    assert take_all(queue) == [(0, 5)]
+    assert queue.in_flight == [last]
+
+
+def test_a_broker_that_contradicts_itself_leaves_older_batches_in_doubt() -> None:
+    """It has forgotten all but the last batch: it knows c again, and calls a and b, which are written, out of order."""
+    queue, (a, b, c) = queue_of(1, 1, 1)
+    take_all(queue)
+    for sent in (a, b, c):
+        queue.came_back(sent, ErrorCode.NETWORK_EXCEPTION)
+    take_all(queue)
+    for sent in (a, b):
+        queue.came_back(sent, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert queue.acknowledged(c) == [a, b]
 
 
 def test_one_that_was_never_sent_leaves_no_gap() -> None:
@@ -175,19 +257,37 @@ def test_behind_a_piece_that_is_given_up_a_new_epoch_begins() -> None:
     queue.given_up(pieces[0])
     for sent in (pieces[1], b):
         queue.came_back(sent, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert take_all(queue) == [(1, 0), (1, 1)]
+    assert take_all(queue) == [(1, 0)]
+    queue.acknowledged(pieces[1])
+    assert take_all(queue) == [(1, 1)]
 
 
-def test_a_split_before_the_end_of_an_epoch_moves_that_end() -> None:
+def test_a_split_before_a_gap_moves_the_gap() -> None:
     queue, (a, b, c) = queue_of(3, 1, 1)
     take_all(queue)
     queue.given_up(b)
+    queue.given_up(c)
     queue.split(a, [batch(), batch(), batch()])
-    queue.came_back(c, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert take_all(queue) == [(0, 0), (0, 1), (0, 2)], "all pieces stand before the batch that was given up"
+    queue.add(batch())
+    assert take_all(queue) == [(0, 0), (0, 1), (0, 2)]
     for piece in list(queue.in_flight):
         queue.acknowledged(piece)
-    assert take_all(queue) == [(1, 0)]
+    assert take_all(queue) == [(1, 0)], "all pieces stand before the batches that were given up"
+
+
+def test_a_doubtful_piece_behind_a_given_up_batch_keeps_its_sequence() -> None:
+    """Its whole may be written. Out of sequence it stays in doubt, and does not begin a new epoch."""
+    queue, (a, b) = queue_of(1, 2)
+    take_all(queue)
+    for _ in range(2):
+        for sent in (a, b):
+            queue.came_back(sent, ErrorCode.NETWORK_EXCEPTION)
+        take_all(queue)
+    queue.came_back(a, ErrorCode.NETWORK_EXCEPTION)
+    queue.split(b, [piece := batch(), batch()])
+    queue.given_up(a)
+    assert take_all(queue) == [(0, 1), (0, 2)]
+    assert queue.may_be_written(piece, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
 def test_a_piece_of_a_batch_that_was_sent_before_may_be_written() -> None:

@@ -9,13 +9,15 @@ import pytest
 
 from tests.clientkit import P0, P1, sabotage, simulate, written
 from tests.fake_broker import CLOSE_AFTER, FakeCluster
+from tests.unit.test_client_produce import refusal
+from tidelog.broker.write_rules import WriteRules, check
 from tidelog.client.batching import Batcher, BatchingSettings
 from tidelog.client.cluster import Cluster
 from tidelog.client.column_batching import ColumnBatcher
 from tidelog.client.errors import BrokerError
 from tidelog.client.produce import Produced, Producer
 from tidelog.client.sending import PartlyWrittenError, SizeLimits
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, RecordTooLargeError
 from tidelog.records.batch import decode_into
 from tidelog.records.build import build_batch
 from tidelog.records.columns import Columns
@@ -166,6 +168,42 @@ def test_limits_are_by_topic_and_only_fall() -> None:
         100,
         5000,
     )
+
+
+ZEROS = build_batch([(1, None, bytes(5_000_000))], codec=Codec.ZSTD)
+
+
+def words_of(rules: WriteRules) -> str:
+    """What a broker with these rules says of the zeros."""
+    with pytest.raises(RecordTooLargeError) as failure:
+        check(ZEROS, rules, 0)
+    return str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "is_noted"),
+    [
+        (words_of(WriteRules()), r"; .* see tidelog.batch.max.uncompressed.bytes and tidelog.batch.max.exp", False),
+        (words_of(WriteRules(max_message_bytes=100)), r", and max.message.bytes of topic orders is less; ", True),
+        (None, r"; max.message.bytes of topic orders is less than that, or than what the broker makes of it\)", False),
+    ],
+)
+def test_a_limit_is_noted_only_if_the_size_of_a_compressed_batch_is_refused(
+    words: str | None, told: str, is_noted: bool
+) -> None:
+    """One record of zeros that decompresses too far must not make all later batches of the topic tiny."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fake.brokers[1].script[PRODUCE] = [refusal(ErrorCode.MESSAGE_TOO_LARGE, error_message=words)]
+        producer = Producer(cluster)
+        with pytest.raises(BrokerError, match=rf"\(one record makes a batch of {len(ZEROS)} bytes{told}") as failure:
+            await producer.send(P0, memoryview(bytearray(ZEROS)))
+        assert is_noted == producer.limits.refuse("orders", len(ZEROS))
+        assert ("max.message.bytes" in str(failure.value)) == (words is None or is_noted)
+        await producer.send(P0, batch(0, 100, codec=Codec.ZSTD))
+        producer.close()
+
+    assert (len(simulate(story).logs[P0]) > 1) == is_noted
 
 
 def test_what_may_be_written_already_is_not_written_in_pieces() -> None:

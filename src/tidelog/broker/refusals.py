@@ -9,7 +9,8 @@ comes behind a refused batch hears the same as that one, until the refused one h
 A new leader does not know what the former one refused, or what is still under way to it. There a batch behind a gap is
 refused for a passing reason as well. Clients send what was refused again in order, and the oldest first. So a refused
 batch that comes again, with nothing older before it, shows that its producer has nothing older to send: then a gap is
-a gap, and an unknown producer is one whose state has expired or was deleted.
+a gap, and an unknown producer is one whose state has expired or was deleted. And if a producer starts over with a later
+batch, it has given the refused one up: that later batch is then its oldest.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class _Refused(NamedTuple):
     first_sequence: int
     code: ErrorCode
     since_ms: int
+    last_sequence: int
+    """The sequence of the batch that was refused last: while it rises, the producer has not started over."""
 
 
 class Refusals:
@@ -78,10 +81,11 @@ class Refusals:
         """It was refused for a passing reason."""
         key, now_ms = sent[:3], self._now_ms()
         known = self._of(sent)
-        if known is not None and sent.is_behind(known.first_sequence):
+        if known is not None and sent.is_behind(known.last_sequence):
+            self._refused[key] = known._replace(last_sequence=sent.base_sequence)
             return
         self._refused.pop(key, None)
-        self._refused[key] = _Refused(sent.epoch, sent.base_sequence, code, now_ms)
+        self._refused[key] = _Refused(sent.epoch, sent.base_sequence, code, now_ms, sent.base_sequence)
         self._forget_old(now_ms)
         if len(self._refused) > _MOST:
             del self._refused[next(iter(self._refused))]

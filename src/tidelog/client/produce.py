@@ -13,7 +13,7 @@ from typing import Any
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, check
 from tidelog.client.posts import Posts
-from tidelog.client.refused_batches import TOO_LARGE, in_doubt, refusal
+from tidelog.client.refused_batches import TOO_LARGE, in_doubt, is_size_refused, refusal
 from tidelog.client.sending import Produced, Sending, SizeLimits
 from tidelog.client.sequences import MAX_IN_FLIGHT, PartitionQueue
 from tidelog.errors import ErrorCode, TidelogError, error_code
@@ -180,7 +180,9 @@ class Producer:
     async def _identify(self, queues: Iterable[PartitionQueue]) -> None:
         for queue in list(queues):
             if queue.needs_producer_id:
-                queue.identify(*await self._producer_id(queue.producer_id))
+                identity = await self._producer_id(queue.producer_id)
+                if queue.needs_producer_id:  # the task of another broker may have identified it meanwhile
+                    queue.identify(*identity)
 
     async def _producer_id(self, used_up: ProducerId) -> tuple[ProducerId, Epoch]:
         async with self._identity_lock:
@@ -298,24 +300,30 @@ class Producer:
             last_offset = base_offset + batch.record_count - 1 if base_offset >= 0 else -1
             self._written(queue, batch, Produced(queue.partition, base_offset, outcome.log_append_time_ms, last_offset))
             return
+        if is_size_refused(outcome, batch):
+            self.limits.refused(queue.partition.topic, len(batch.data))
         leader = outcome.current_leader
         self._cluster.metadata.led_elsewhere(queue.partition, leader.leader_id, leader.leader_epoch)
         self._not_written(queue, batch, code, refusal(outcome, queue.partition, batch))
 
     def _written(self, queue: PartitionQueue, batch: Sending, produced: Produced) -> None:
-        queue.acknowledged(batch)
+        contradicted = queue.acknowledged(batch)
         self._end(batch, produced, None)
+        for other in contradicted:
+            assert isinstance(other, Sending)
+            queue.given_up(other)
+            why = "the broker called it out of sequence, and then took a later batch"
+            self._end(other, None, in_doubt(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, queue.partition, why))
         self._route(queue)
 
     def _not_written(self, queue: PartitionQueue, batch: Sending, code: ErrorCode, failure: BaseException) -> None:
         out_of_sequence = code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-        if code in TOO_LARGE:
-            self.limits.refused(queue.partition.topic, len(batch.data))
-            if not batch.expired and self._split(queue, batch):
-                self._route(queue)
-                return
+        if code in TOO_LARGE and not batch.expired and self._split(queue, batch):
+            self._route(queue)
+            return
         if queue.may_be_written(batch, code):
-            self._give_up_whole(queue, batch, in_doubt(code, queue.partition))
+            why = "it was sent before, without an answer, and was refused as too large since"
+            self._give_up_whole(queue, batch, in_doubt(code, queue.partition, why))
             return
         if batch.expired or not (code.retriable or out_of_sequence):
             queue.given_up(batch)

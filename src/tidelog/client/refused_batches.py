@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.client.errors import BrokerError
 from tidelog.client.sequences import OutBatch
 from tidelog.errors import ErrorCode, error_code
+from tidelog.records.header import Codec, read_header
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.produce import PartitionProduceResponse
 
@@ -20,14 +21,29 @@ def refusal(outcome: PartitionProduceResponse, partition: TopicPartition, batch:
     said = _said(outcome)
     setting = TOO_LARGE.get(error_code(outcome.error_code))
     if setting is not None and batch.record_count == 1:
-        own = f"one record makes a batch of {len(batch.data)} bytes, and {setting} of topic {partition.topic} is less"
+        own = f"one record makes a batch of {len(batch.data)} bytes"
+        if is_size_refused(outcome, batch):
+            own += f", and {setting} of topic {partition.topic} is less"
+        elif not said:
+            own += f"; {setting} of topic {partition.topic} is less than that, or than what the broker makes of it"
         said = f"{own}; {said}" if said else own
     return BrokerError(outcome.error_code, f"produce to {partition}", said)
 
 
-def in_doubt(code: ErrorCode, partition: TopicPartition) -> BrokerError:
-    why = "it was sent before, without an answer, and was refused as too large since: whether it is written is unknown"
-    return BrokerError(code, f"produce to {partition}", why)
+def is_size_refused(outcome: PartitionProduceResponse, batch: OutBatch) -> bool:
+    """Whether a batch is too large as it was sent, so that any other of its size is too large as well.
+
+    A compressed one may also be refused for what it decompresses to, or for its size after the broker has compressed
+    it anew. Brokers of tidelog name the setting; those of Kafka say nothing, and then the reason is not known.
+    """
+    setting = TOO_LARGE.get(error_code(outcome.error_code))
+    if setting is None:
+        return False
+    return read_header(batch.data).codec is Codec.NONE or setting in (outcome.error_message or "")
+
+
+def in_doubt(code: ErrorCode, partition: TopicPartition, why: str) -> BrokerError:
+    return BrokerError(code, f"produce to {partition}", f"{why}: whether it is written is unknown")
 
 
 def _said(outcome: PartitionProduceResponse) -> str:

@@ -114,7 +114,7 @@ class SizeLimits:
 
     def __init__(self) -> None:
         self._refused_bytes: dict[str, int] = {}
-        """The size of the smallest batch that was refused, as it was sent."""
+        """The size of the smallest batch that was refused for its size as it was sent."""
         self._batch_bytes: dict[str, int] = {}
         """How large batches are made, not counting compression."""
 

@@ -1,8 +1,13 @@
 """Batches of one partition on their way to its leader: their order, and the sequences that make retries harmless. Pure.
 
 A broker takes the batches of a producer epoch only in sequence, and knows the last five again (S13.1). So a batch
-that came back keeps its sequence, however often it is sent; and where one is given up, the batches behind it start a
-new epoch, for the broker would refuse them behind a gap.
+that came back keeps its sequence, however often it is sent, and five batches at most are sent from the oldest
+unanswered one on.
+
+A batch that is given up may be written or not: if it is not, there is a gap. Batches that were sent behind it may be
+written too, so they are still sent with their sequences, and the broker's answer tells. If it takes one, there is no
+gap. If the oldest of them is out of sequence, neither it nor any behind it is written, and all go on in a new epoch.
+What was never sent begins a new epoch when nothing that was sent is left to tell.
 
 Kafka takes any sequence of a producer that a partition does not know. If it refuses the first batch and takes the
 second, the first can only follow behind it. So the first batch of a producer id goes alone.
@@ -69,8 +74,8 @@ class PartitionQueue:
         self._settling = False
         self._is_known = not idempotent
         """The partition has acknowledged a batch of this producer id, so it knows which one comes next."""
-        self._new_epoch_after: int | None = None
-        """Batches behind this index cannot follow in the present epoch."""
+        self._gap_at: int | None = None
+        """The index of the last batch that the broker may miss: what has no sequence cannot follow in this epoch."""
 
     @property
     def producer_id(self) -> ProducerId:
@@ -81,14 +86,18 @@ class PartitionQueue:
         """A first one, or another because the epochs of this one are used up."""
         if not self._idempotent or self._producer_id == NO_PRODUCER:
             return self._idempotent
-        return self._epoch >= MAX_EPOCH and bool(self.waiting) and self._begins_epoch(self.waiting[0])
+        if self._epoch < MAX_EPOCH or self.in_flight or not self.waiting:
+            return False
+        return self._begins_epoch(self.waiting[0])
 
     @property
     def sendable(self) -> bool:
-        if not self.waiting or len(self.in_flight) >= MAX_IN_FLIGHT:
+        if not self.waiting:
             return False
         if not self.in_flight:
             return True
+        if self.waiting[0].index - self.in_flight[0].index >= MAX_IN_FLIGHT:
+            return False  # the broker would not know the oldest one again
         return self._is_known and not self._settling and not self._begins_epoch(self.waiting[0])
 
     def identify(self, producer_id: ProducerId, epoch: Epoch) -> None:
@@ -114,34 +123,47 @@ class PartitionQueue:
         self.in_flight.append(batch)
         return batch
 
-    def acknowledged(self, batch: OutBatch) -> None:
+    def acknowledged(self, batch: OutBatch) -> list[OutBatch]:
+        """It is written. Returns the older batches that are in doubt for good.
+
+        These exist if the oldest of them was out of sequence, and yet this one was not. A broker answers so if it
+        knows only its last batch again. Then they are written, but it cannot confirm that.
+        """
         self._is_known = True
         self.in_flight.remove(batch)
+        if self._gap_at is None:
+            return []
+        if batch.index > self._gap_at:
+            self._gap_at = None
+        if not self.waiting or self.waiting[0].sequence != NO_SEQUENCE:
+            return []
+        return [other for other in self.waiting if other.index < batch.index]
 
     def came_back(self, batch: OutBatch, code: ErrorCode) -> None:
         """It was not written, or that is unknown: it will be sent again, with its sequence.
 
-        Out of sequence while all before it are written means that the broker has forgotten this producer: it begins
-        a new epoch. Behind another that came back it only means that its turn had not come.
+        Out of sequence while all before it are written or given up means that the broker misses one of these, or has
+        forgotten this producer. So this batch is not written: it begins a new epoch. Behind another that came back it
+        only means that its turn had not come.
         """
         self.in_flight.remove(batch)
-        if code in _NOT_IN_SEQUENCE and not self._behind_another(batch) and not self._begins_epoch(batch):
-            self._new_epoch_after = batch.index - 1
+        if code in _NOT_IN_SEQUENCE and not self._behind_another(batch):
+            batch.sequence = NO_SEQUENCE
+            self._note_gap(batch)
             self._is_known = False
         self._settling = True
         place = sum(1 for other in self.waiting if other.index < batch.index)
         self.waiting.insert(place, batch)
 
     def given_up(self, batch: OutBatch) -> None:
-        """It will not be sent again. If it was sent at all, its sequence leaves a gap."""
+        """It will not be sent again. If it was sent at all, its sequence may leave a gap."""
         if batch in self.in_flight:
             self.in_flight.remove(batch)
         else:
             self.waiting.remove(batch)
         if batch.sequence != NO_SEQUENCE:
             self._settling = True
-            if self._new_epoch_after is None or batch.index < self._new_epoch_after:
-                self._new_epoch_after = batch.index
+            self._note_gap(batch)
 
     def split(self, batch: OutBatch, pieces: Sequence[OutBatch]) -> None:
         """The pieces take the place of a batch that was not written, in order, and its sequences if it has some."""
@@ -175,9 +197,12 @@ class PartitionQueue:
         for other in chain(self.waiting, self.in_flight):
             if other.index > index:
                 other.index += count
-        if self._new_epoch_after is not None and self._new_epoch_after >= index:
-            self._new_epoch_after += count
+        if self._gap_at is not None and self._gap_at >= index:
+            self._gap_at += count
         self._next_index += count
+
+    def _note_gap(self, batch: OutBatch) -> None:
+        self._gap_at = batch.index if self._gap_at is None else max(self._gap_at, batch.index)
 
     def _behind_another(self, batch: OutBatch) -> bool:
         oldest_waiting = self.waiting[0].index if self.waiting else batch.index
@@ -185,15 +210,20 @@ class PartitionQueue:
         return min(oldest_waiting, oldest_in_flight) < batch.index
 
     def _begins_epoch(self, batch: OutBatch) -> bool:
-        return self._new_epoch_after is not None and batch.index > self._new_epoch_after
+        """A batch that has a sequence never does: it may be written under it."""
+        return batch.sequence == NO_SEQUENCE and self._gap_at is not None
 
     def _begin_epoch(self, epoch: Epoch) -> None:
-        """Brokers take a higher epoch, or a new producer id, that starts with sequence 0."""
+        """Brokers take a higher epoch, or a new producer id, that starts with sequence 0.
+
+        What waits behind a batch that is surely not written is not written either, so it may be numbered anew.
+        """
         self._epoch = epoch
-        self._new_epoch_after = None
+        self._gap_at = None
         self._next_sequence = 0
         for batch in self.waiting:
             batch.sequence = NO_SEQUENCE
+            batch.is_doubtful = False
 
     def _number(self, batch: OutBatch) -> None:
         self._stamp(batch, self._producer_id, self._epoch, self._next_sequence)
