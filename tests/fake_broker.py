@@ -78,9 +78,17 @@ class FakeCluster:
         """By topic; the others take batches of any size."""
         self.refused_bytes: list[int] = []
         """The sizes of batches that were too large."""
+        self.renewals: dict[str, int] = defaultdict(int)
+        """How often a topic was made anew."""
 
     def topic_id(self, topic: str) -> bytes:
-        return topic.encode().ljust(16, b".")[:16]
+        return topic.encode().ljust(15, b".")[:15] + bytes([ord(".") + self.renewals[topic]])
+
+    def make_anew(self, topic: str) -> None:
+        """It is deleted and made again, empty, with another id."""
+        self.renewals[topic] += 1
+        for partition in [partition for partition in self.logs if partition.topic == topic]:
+            del self.logs[partition]
 
     def end(self, partition: TopicPartition) -> int:
         batches = self.logs[partition]
@@ -209,7 +217,7 @@ class FakeBroker(asyncio.Protocol):
         return MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=controller, topics=topics)
 
     def _name(self, name: str, topic_id: bytes) -> str:
-        return name or topic_id.rstrip(b".").decode()
+        return name or topic_id[:15].rstrip(b".").decode()
 
     def _produce(self, request: ProduceRequest) -> ProduceResponse | None:
         topics = []
@@ -237,7 +245,9 @@ class FakeBroker(asyncio.Protocol):
                 partition = TopicPartition(name, wanted.partition)
                 end = self.cluster.end(partition)
                 data = FetchResponsePartitionData(partition_index=wanted.partition, high_watermark=end, records=b"")
-                if self.cluster.leaders.get(partition) != self.id:
+                if not topic.topic and topic.topic_id != self.cluster.topic_id(name):
+                    data.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+                elif self.cluster.leaders.get(partition) != self.id:
                     data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 elif wanted.fetch_offset > end:
                     data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE

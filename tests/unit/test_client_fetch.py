@@ -137,6 +137,26 @@ def test_a_topic_that_stays_unknown_is_an_error_in_the_end() -> None:
     simulate(story)
 
 
+def test_a_topic_that_was_made_anew_is_not_the_one_that_is_read() -> None:
+    """It is unknown, if the reader says which one it reads; otherwise it goes on there."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fill(fake, P0, 1)
+        bound = Fetcher(cluster, {P0: 0}, topic_ids={"orders": fake.topic_id("orders")})
+        free = Fetcher(cluster, {P0: 0})
+        for fetcher in (bound, free):
+            assert [one.next_offset for one in await fetcher.next()] == [2]
+        fake.make_anew("orders")
+        fill(fake, P0, 3)
+        assert [one.next_offset for one in await free.next()] == [4]
+        with pytest.raises(UnknownTopicError, match="topic orders"):
+            await bound.next()
+        for fetcher in (bound, free):
+            fetcher.close()
+
+    simulate(story)
+
+
 def test_only_what_changed_is_sent_in_a_session() -> None:
     sent: list[tuple[int, int, list[int]]] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ from tidelog.pipeline.checkpoints import parse_offset_file, read_checkpoints
 from tidelog.pipeline.display import lags_text, run_table, time_text
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.journal import Journal, read_journal
+from tidelog.pipeline.lock import locked
 from tidelog.pipeline.progress import parse_progress, time_ms, topic_offsets
-from tidelog.pipeline.project import create
+from tidelog.pipeline.project import create, read_project
 from tidelog.pipeline.run import Run, replayed
 from tidelog.pipeline.running import first_lines
 from tidelog.types import TopicPartition
@@ -213,7 +215,8 @@ def test_a_second_run_is_refused_and_says_who_runs(tmp_path: Path, monkeypatch: 
     started: list[str] = []
 
     @contextlib.contextmanager
-    def spark(project: Any, master: str) -> Iterator[None]:
+    def spark(project: Any, master: str, held: list[int]) -> Iterator[None]:
+        assert [os.fstat(descriptor).st_ino for descriptor in held] == [path.stat().st_ino for path in project.locks]
         started.append(master)
         raise PipelineError("here Spark would start")
         yield
@@ -249,3 +252,72 @@ with locked(Path(sys.argv[1]), "shop"):
     print("locked", flush=True)
     sys.stdin.read()
 """
+
+
+def test_copies_of_a_project_have_one_lock_for_their_checkpoints(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    spec = create(tmp_path, "shop", "127.0.0.1:1")[0]
+    shutil.copytree(spec.parent, tmp_path / "copy")
+    project, copy = read_project(spec), read_project(tmp_path / "copy" / spec.name)
+    assert project.checkpoints == copy.checkpoints
+    with locked(project.lock, "shop"), pytest.raises(PipelineError, match=f"shop is run by process {os.getpid()}, "):
+        locked(copy.lock, "shop", 0).__enter__()
+    assert len({*project.locks, *copy.locks}) == 3, "the catalog and the journal are each project's own"
+    elsewhere = copy._replace(storage="s3://bucket/shop")
+    assert elsewhere.locks == [elsewhere.lock] == [tmp_path / "copy" / ".tidelog" / "run.lock"]
+
+
+def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PipelineError, match=r"the lock .*/file/lock cannot be opened"):
+        locked(tmp_path / "file" / "lock", "shop").__enter__()
+
+
+DRIVER = """
+import subprocess
+import sys
+from pathlib import Path
+from tidelog.pipeline.lock import locked
+with locked(Path(sys.argv[1]), "shop") as held:
+    driver = [sys.executable, "-c", "import sys; print('locked', flush=True); sys.stdin.readline()"]
+    subprocess.run(driver, pass_fds=[held])
+"""
+
+
+def test_a_run_that_was_killed_is_over_when_its_driver_is(tmp_path: Path) -> None:
+    """The driver, which has the descriptor, may still write checkpoints."""
+    run = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert run.stdin is not None
+    assert run.stdout is not None
+    assert run.stdout.readline() == b"locked\n"
+    with pytest.raises(PipelineError, match=f"pipeline shop is run by process {run.pid}"):
+        locked(tmp_path / "lock", "shop").__enter__()
+    run.kill()
+    run.wait()
+    with pytest.raises(
+        PipelineError, match=f"by process {run.pid}, which is gone, and Spark, which it started, is not"
+    ):
+        locked(tmp_path / "lock", "shop", 0).__enter__()
+    run.stdin.close()  # so the driver ends, as Spark's does
+    with locked(tmp_path / "lock", "shop"):
+        assert run.stdout.read() == b"", "the driver is gone"
+    run.stdout.close()
+
+
+def test_the_driver_gets_the_descriptors_of_the_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the scripts of Spark that start Java."""
+    pytest.importorskip("pyspark")
+    pytest.importorskip("yaml")
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\nreadlink /proc/$$/fd/* >> {tmp_path}/open\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
+    project = read_project(create(tmp_path, "shop", "127.0.0.1:1")[0])
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(locked(path, "shop")) for path in project.locks]
+        with pytest.raises(PipelineError, match="Spark did not start"):
+            starting.spark_connect(project, "local[1]", held).__enter__()
+    assert {str(path) for path in project.locks} <= set((tmp_path / "open").read_text().splitlines())

@@ -46,11 +46,11 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
 class Task:
     """Reads a range as a task of Spark does."""
 
-    def __init__(self, cluster: Cluster, start: int, end: int, **options: str) -> None:
+    def __init__(self, cluster: Cluster, start: int, end: int, topic_id: bytes | None = None, **options: str) -> None:
         base = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
         one = OffsetRange(P, start, end)
         self._cluster = cluster
-        self._source = RangeFetch(read_options({**base, **options}, streaming=False), one)
+        self._source = RangeFetch(read_options({**base, **options}, streaming=False), one, topic_id)
         self._decoder = Decoder(one, False)
 
     async def read(self, at: int = -1, happens: Callable[[], Coroutine[Any, Any, None]] | None = None) -> list[bytes]:
@@ -115,6 +115,20 @@ def test_deleted_records_are_lost_either_way(tmp_path: Path, direct_read: str) -
         allowed = Task(cluster, 4, 60, directRead=direct_read, failOnDataLoss="false")
         assert await allowed.read() == _values(10, 60)
         assert (Counted.pieces > 0) == (direct_read != "false")
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize("direct_read", ALL)
+def test_the_files_of_another_topic_of_the_same_name_are_not_read(tmp_path: Path, direct_read: str) -> None:
+    async def story(kit: Kit, cluster: Cluster) -> None:
+        topic_id = (await cluster.topic("t")).topic_id
+        soon = {"kafkaConsumer.pollTimeoutMs": "100", "fetchOffset.retryIntervalMs": "0", "directRead": direct_read}
+        with pytest.raises(DataLossError, match="topic t was deleted and made again, and 4 was to be read next"):
+            await Task(cluster, 4, 60, b"the former topic", **soon).read()
+        assert await Task(cluster, 4, 60, b"the former topic", **soon, failOnDataLoss="false").read() == []
+        assert not Counted.pieces
+        assert await Task(cluster, 4, 60, topic_id, directRead=direct_read).read() == _values(4, 60)
 
     tell(tmp_path, story)
 

@@ -12,10 +12,14 @@ from tidelog.spark.limits import MinimumGate, available, limited, split, stream_
 from tidelog.spark.losses import Loss, check_losses
 from tidelog.spark.offsets import (
     OffsetRange,
+    Position,
     check_names_all,
     from_json,
     initial_of,
+    made_anew,
     parse_partitions,
+    position_of,
+    position_to_json,
     to_json,
     with_initial,
 )
@@ -39,6 +43,36 @@ def test_a_note_of_where_a_query_began_is_no_offset() -> None:
     assert all(type(offset) is int for partitions in noted.values() for offset in partitions.values())
     assert initial_of(to_json({A: 9})) is None
     assert initial_of(with_initial({}, {})) == {}
+
+
+def test_a_note_of_topic_ids_is_no_offset() -> None:
+    ids = {"u": b"\x01" * 16, "t": b"\xff" * 16}
+    position = Position({B: 4, A: 9}, ids)
+    noted = json.loads(json.dumps(position_to_json(position)))
+    assert position_of(noted) == position
+    assert from_json(noted) == {A: 9, B: 4}
+    assert all(type(offset) is int for partitions in noted.values() for offset in partitions.values())
+    twisted = Position({A: 9, B: 4}, dict(reversed(ids.items())))
+    assert json.dumps(position_to_json(twisted)) == json.dumps(position_to_json(position)), "Spark compares the text"
+    assert position_of(to_json({A: 9})) == Position({A: 9}, {})
+    both = with_initial(position_to_json(position), {A: 3})
+    assert (position_of(both), initial_of(both)) == (position, {A: 3})
+    assert initial_of(position_to_json(position)) is None
+
+
+def test_the_end_of_a_micro_batch_is_never_empty() -> None:
+    """Spark's {} is the offset of a query that has not begun, and of no other."""
+    nothing = Position({}, {})
+    assert position_to_json(nothing)
+    assert position_of(json.loads(json.dumps(position_to_json(nothing)))) == nothing
+
+
+def test_a_topic_with_another_id_was_made_anew() -> None:
+    a, b = b"a" * 16, b"b" * 16
+    assert made_anew({"t": a, "u": a}, {"t": b, "u": a}) == {"t"}
+    assert made_anew({"t": a}, {}) == made_anew({}, {"t": a}) == set(), "without an id nothing is known"
+    position = Position({A: 1, TopicPartition("u", 0): 2}, {"t": a, "u": b})
+    assert position.without({"t"}) == Position({TopicPartition("u", 0): 2}, {"u": b})
 
 
 def test_json_names_every_partition_and_no_other() -> None:
@@ -137,6 +171,20 @@ def test_losses() -> None:
     check_losses([], True)
     with pytest.raises(DataLossError, match=r"partition t-1 is gone.*'failOnDataLoss' to false"):
         check_losses(losses, True)
+
+
+def test_a_topic_made_anew_is_read_from_its_start() -> None:
+    u = TopicPartition("u", 0)
+    ranges, losses = stream_ranges({A: 3, B: 5, u: 4}, {A: 2, C: 9, u: 6}, {A: 0, C: 1}, {"t"})
+    assert ranges == [OffsetRange(A, 0, 2), OffsetRange(C, 1, 9), OffsetRange(u, 4, 6)]
+    assert [(loss.partition, loss.start, loss.end) for loss in losses] == [(A, 3, None), (B, 5, None), (C, 0, 1)]
+    assert str(losses[0]) == "topic t, partition 0, from offset 3 on: topic t was deleted and made again"
+
+
+def test_a_new_partition_that_begins_behind_the_end_is_told_once() -> None:
+    ranges, losses = stream_ranges({}, {A: 2}, {A: 5})
+    assert ranges == [OffsetRange(A, 5, 5)]
+    assert [(loss.start, loss.end) for loss in losses] == [(0, 2)]
 
 
 def test_a_loss_that_is_tolerated_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,6 +17,7 @@ from tidelog.spark.errors import DataLossError, OptionError, ReadTimeoutError
 from tidelog.spark.offsets import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
 from tidelog.spark.options import DirectReading, ReadOptions, Subscription, read_options, write_options
 from tidelog.spark.settings import _REFUSED as NOT_SUPPORTED
+from tidelog.spark.settings import ClientOptions
 from tidelog.types import TopicPartition
 
 SERVERS = {"kafka.bootstrap.servers": "a:1,b:2"}
@@ -229,9 +230,49 @@ def test_settings_of_kafka_without_an_effect_are_told_once(caplog: pytest.LogCap
     client_names._tell_unused.cache_clear()
     for _ in range(2):
         assert _read(**{"kafka.Session.Timeout.ms": "5", "kafka.group.id": "g", "kafka.acks": "1"})
-        assert write_options({**SERVERS, "kafka.linger.ms": "5"})
+        assert write_options({**SERVERS, "kafka.linger.ms": "5", "kafka.max.block.ms": "5"})
     told = [record.getMessage() for record in caplog.records]
-    assert [text.split("'")[1] for text in told] == ["kafka.session.timeout.ms", "kafka.group.id", "kafka.linger.ms"]
+    assert [text.split("'")[1] for text in told] == ["kafka.session.timeout.ms", "kafka.group.id", "kafka.max.block.ms"]
+
+
+def test_settings_with_a_name_of_the_users_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of config.providers are taken, and told of, as config.providers itself is."""
+    client_names._tell_unused.cache_clear()
+    given = {
+        "kafka.config.providers": "file",
+        "kafka.config.providers.file.class": "x",
+        "kafka.config.providers.file.param.secrets.path": "y",
+        "kafka.metrics.context.region": "north",
+    }
+    assert _read(**given)
+    assert [record.getMessage().split("'")[1] for record in caplog.records] == list(given)
+    for name in ("kafka.config.providers.file", "kafka.config.providers..class", "kafka.config.providers.file.clas"):
+        with pytest.raises(OptionError, match="no client of Kafka has"):
+            _read(**{name: "x"})
+
+
+def test_no_setting_that_is_read_is_called_unused() -> None:
+    class Asked(dict[str, str]):
+        names: ClassVar[set[str]] = set()
+
+        def get(self, name: str, usual: Any = None) -> Any:
+            self.names.add(name)
+            return super().get(name, usual)
+
+    options = ClientOptions(SERVERS)
+    options._options = Asked(options._options)
+    for read in (lambda: options.addresses(None), lambda: options.client("c"), options.fetch, options.producer):
+        assert read()
+    assert len(Asked.names) > 10
+    assert Asked.names | {"security.protocol"} == client_names.USED
+    assert not client_names.USED & client_names.UNUSED
+
+
+def test_ends_may_be_asked_for_again_at_once() -> None:
+    assert _read(**{"fetchOffset.retryIntervalMs": "0"}).offset_interval_ms == 0
+    for wrong in ("-1", "soon"):
+        with pytest.raises(OptionError, match=r"'fetchOffset.retryIntervalMs': .* is not a number from 0 on"):
+            _read(**{"fetchOffset.retryIntervalMs": wrong})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -177,9 +178,10 @@ def test_what_is_behind_the_log_is_lost(caplog: pytest.LogCaptureFixture) -> Non
     simulate(story)
 
 
-async def _read_on(source: RangeFetch, cluster: Cluster) -> None:
-    while await source.next(cluster) is not None:
-        pass
+async def _read_on(source: RangeFetch, cluster: Cluster, taken: list[Fetched] | None = None) -> None:
+    while (fetched := await source.next(cluster)) is not None:
+        if taken is not None:
+            taken.append(fetched)
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
@@ -253,6 +255,67 @@ def test_a_topic_that_is_gone_is_lost() -> None:
         assert await _fetch(cluster, 0, 6, failOnDataLoss="false", **patient) == []
 
     simulate(story)
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["an id from the plan", "the id that was found first"])
+@pytest.mark.parametrize("poll_timeout_ms", ["600000", "3000"])
+def test_a_task_does_not_go_on_in_a_topic_that_was_made_anew(
+    caplog: pytest.LogCaptureFixture, planned: bool, poll_timeout_ms: str
+) -> None:
+    """However long the new one is, and whether the task gives up before the client does or after."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        for fail in ("false", "true"):
+            fake.make_anew("orders")
+            await cluster.refresh_once(["orders"])
+            _fill(fake, 20)
+            options = _options(**{"failOnDataLoss": fail, "kafkaConsumer.pollTimeoutMs": poll_timeout_ms})
+            source = RangeFetch(options, OffsetRange(P0, 0, 40), fake.topic_id("orders") if planned else None)
+            assert await source.next(cluster) is not None
+            fake.make_anew("orders")
+            _fill(fake, 30)
+            taken: list[Fetched] = []
+            told = "from offset [0-9]+ up to 40: topic orders was deleted and made again"
+            if fail == "true":
+                with pytest.raises(DataLossError, match=told):
+                    await _read_on(source, cluster, taken)
+            else:
+                await _read_on(source, cluster, taken)
+                assert re.search(told, caplog.text)
+            source.close()
+            assert {fetched.high_watermark for fetched in taken} <= {40}, "what was fetched ahead of the old one"
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("poll_timeout_ms", ["600000", "3000"])
+def test_a_broker_that_knows_only_the_past_is_no_loss(poll_timeout_ms: str) -> None:
+    """It names another topic of the same name, until another broker is asked."""
+
+    def past(request: MetadataRequest) -> MetadataResponse:
+        said = fakes[0].brokers[1]._metadata(request)
+        for topic in said.topics:
+            topic.topic_id = b"the past".ljust(16, b".")
+        return said
+
+    fakes: list[FakeCluster] = []
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fakes.append(fake)
+        fake.leaders[P0] = 2
+        _fill(fake, 3)
+        fake.brokers[1].script[METADATA] = [past] * 99
+        await cluster.refresh_once(["orders"])
+        options = _options(**{"kafkaConsumer.pollTimeoutMs": poll_timeout_ms, "fetchOffset.numRetries": "1"})
+        source = RangeFetch(options, OffsetRange(P0, 0, 6), fake.topic_id("orders"))
+        for _ in range(4):  # whichever of the two was asked last
+            assert not await source._is_made_anew(cluster)
+            await cluster.refresh_once(["orders"])
+        while (fetched := await source.next(cluster)) is not None:
+            position = fetched.next_offset
+        assert position == 6
+
+    simulate(story, brokers=2)
 
 
 def test_other_errors_are_no_loss() -> None:

@@ -22,8 +22,8 @@ from tests.processkit import free_port
 from tidelog.client.errors import BrokerError
 from tidelog.errors import ErrorCode
 from tidelog.spark.connected import Connected
-from tidelog.spark.errors import OptionError
-from tidelog.spark.offsets import OffsetRange, Offsets, from_json
+from tidelog.spark.errors import DataLossError, OptionError
+from tidelog.spark.offsets import OffsetRange, Offsets, Position, from_json, initial_of, position_of
 from tidelog.spark.options import read_options
 from tidelog.spark.source import RangePartition
 from tidelog.spark.stream import TidelogStreamReader
@@ -85,7 +85,8 @@ def make(brokers: Brokers) -> Iterator[Callable[..., TidelogStreamReader]]:
     made: list[TidelogStreamReader] = []
 
     def reader(**options: str) -> TidelogStreamReader:
-        given = {"kafka.bootstrap.servers": f"127.0.0.1:{port}", "subscribe": "orders", **options}
+        chosen = options if "subscribePattern" in options else {"subscribe": "orders", **options}
+        given = {"kafka.bootstrap.servers": f"127.0.0.1:{port}", **chosen}
         made.append(TidelogStreamReader(read_options(given, streaming=True)))
         return made[-1]
 
@@ -153,7 +154,9 @@ def test_no_news_are_the_same_text(brokers: Brokers, make: Callable[..., Tidelog
     end = _through_text(reader.latestOffset(reader.initialOffset(), ALL))
     assert json.dumps(reader.latestOffset(end, ALL)) == json.dumps(end)
     brokers.fill(1)
-    assert _through_text(reader.latestOffset(end, ALL)) == {"orders": {"0": 11, "1": 0}}, "the note has done its work"
+    after = _through_text(reader.latestOffset(end, ALL))
+    assert from_json(after) == {P0: 11, P1: 0}
+    assert initial_of(after) is None, "the note of where it began has done its work"
 
 
 def test_checkpoints_without_a_note(brokers: Brokers, make: Callable[..., TidelogStreamReader]) -> None:
@@ -161,8 +164,172 @@ def test_checkpoints_without_a_note(brokers: Brokers, make: Callable[..., Tidelo
     plain = {"orders": {"0": 7, "1": 0}}
     reader = make(startingOffsets="earliest")
     assert _ranges(reader.partitions(plain, {"orders": {"0": 9, "1": 0}})) == [OffsetRange(P0, 7, 9)]
-    assert _through_text(reader.latestOffset(plain, ALL)) == {"orders": {"0": 10, "1": 0}}
+    assert from_json(_through_text(reader.latestOffset(plain, ALL))) == {P0: 10, P1: 0}
     assert _ranges(reader.partitions(reader.initialOffset(), plain)) == [OffsetRange(P0, 0, 7)]
+
+
+def test_a_checkpoint_without_topic_ids_gets_them_with_the_next_micro_batch(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader]
+) -> None:
+    reader = make()
+    plain = {"orders": {"0": 10, "1": 0}}
+    assert reader.latestOffset(plain, ALL) == plain, "no micro-batch is run for them alone"
+    brokers.fill(2)
+    end = _through_text(reader.latestOffset(plain, ALL))
+    assert position_of(end) == Position({P0: 12, P1: 0}, {"orders": brokers.fake.topic_id("orders")})
+    (part,) = reader.partitions(plain, end)
+    assert isinstance(part, RangePartition)
+    assert (part.range, part.topic_id) == (OffsetRange(P0, 10, 12), brokers.fake.topic_id("orders"))
+
+
+# A topic that is gone, or another
+
+
+TOLERANT = {"failOnDataLoss": "false", "fetchOffset.retryIntervalMs": "0", "startingOffsets": "latest"}
+
+
+def _renew(brokers: Brokers, count: int) -> None:
+    brokers.call(lambda: brokers.fake.make_anew("orders"))
+    brokers.fill(count)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_query_whose_topic_is_gone_goes_on_and_reads_the_next_one_from_its_start(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader], caplog: pytest.LogCaptureFixture, restarted: bool
+) -> None:
+    def again(running: TidelogStreamReader) -> TidelogStreamReader:
+        return make(**TOLERANT) if restarted else running
+
+    reader = make(**TOLERANT)
+    first = _through_text(reader.latestOffset(reader.initialOffset(), ALL))
+    assert reader.partitions(reader.initialOffset(), first) == []
+    brokers.call(brokers.fake.leaders.clear)
+    reader = again(reader)
+    nothing = _through_text(reader.latestOffset(first, ALL))
+    assert from_json(nothing) == {}
+    assert reader.partitions(first, nothing) == []
+    assert [f"partition {p}, from offset {o} on" in caplog.text for p, o in ((0, 10), (1, 0))] == [True, True]
+    reader = again(reader)
+    assert reader.latestOffset(nothing, ALL) == nothing, "it waits, whatever startingOffsets says"
+    brokers.call(lambda: brokers.fake.leaders.update({P0: 1, P1: 1}))
+    _renew(brokers, 7)
+    reader = again(reader)
+    end = _through_text(reader.latestOffset(nothing, ALL))
+    assert _ranges(reader.partitions(nothing, end)) == [OffsetRange(P0, 0, 7)]
+
+
+def test_a_checkpoint_of_a_former_version_that_ends_at_nothing(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader]
+) -> None:
+    """It has {} where a topic was gone. Spark does not ask for the initial offset then."""
+    reader = make(**TOLERANT)
+    end = _through_text(reader.latestOffset({}, ALL))
+    assert _ranges(reader.partitions({}, end)) == [OffsetRange(P0, 0, 10)]
+
+
+def test_a_first_micro_batch_without_partitions_is_planned_again(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader]
+) -> None:
+    """Spark's own connector has written it, and the query was killed before it was done."""
+    reader = make(startingOffsets="latest")
+    assert reader.partitions(reader.initialOffset(), {}) == []
+
+
+@pytest.mark.parametrize("count", [2, 10, 13])
+def test_a_topic_made_anew_between_two_triggers_is_lost_and_read_from_its_start(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader], caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """Be it shorter than what was read of the old one, as long, or longer; whether the query ran or not."""
+    first = make(**TOLERANT, maxOffsetsPerTrigger="5")
+    start = _through_text(first.latestOffset(first.initialOffset(), ReadMaxRows(5)))
+    assert from_json(start) == {P0: 10, P1: 0}
+    _renew(brokers, count)
+    for reader in (first, make(**TOLERANT, maxOffsetsPerTrigger="5")):
+        caplog.clear()
+        end = _through_text(reader.latestOffset(start, ReadMaxRows(5)))
+        assert _ranges(reader.partitions(start, end)) == [OffsetRange(P0, 0, min(5, count))]
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == 2
+        assert "topic orders, partition 0, from offset 10 on: topic orders was deleted and made again" in told[0]
+        after = _through_text(reader.latestOffset(end, ReadMaxRows(5)))
+        assert _ranges(reader.partitions(end, after)) == ([OffsetRange(P0, 5, min(10, count))] if count > 5 else [])
+        assert len(caplog.records) == 2, "it is told once"
+
+
+def test_a_topic_made_anew_ends_a_query_that_must_not_lose_data(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader]
+) -> None:
+    reader = make(**{**TOLERANT, "failOnDataLoss": "true"})
+    start = _through_text(reader.latestOffset(reader.initialOffset(), ALL))
+    _renew(brokers, 12)
+    end = _through_text(reader.latestOffset(start, ALL))
+    for other in (reader, make()):
+        with pytest.raises(DataLossError, match="partition 0, from offset 10 on: topic orders was deleted and made"):
+            other.partitions(start, end)
+
+
+def test_a_topic_made_anew_as_the_query_begins_is_read_from_its_start(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two questions, where it begins and where it ends."""
+    reader = make(**TOLERANT)
+    asked = reader._starting
+
+    def starting() -> Position:
+        found = asked()
+        _renew(brokers, 12)
+        return found
+
+    monkeypatch.setattr(reader, "_starting", starting)
+    end = _through_text(reader.latestOffset(reader.initialOffset(), ALL))
+    assert _ranges(reader.partitions(reader.initialOffset(), end)) == [OffsetRange(P0, 0, 12)]
+
+
+def test_a_micro_batch_that_is_held_back_keeps_a_topic_made_anew_for_the_next_one(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader]
+) -> None:
+    reader = make(**TOLERANT, minOffsetsPerTrigger="5", maxTriggerDelay="1h")
+    limit = reader.getDefaultReadLimit()
+    start = _through_text(reader.latestOffset(reader.initialOffset(), limit))
+    _renew(brokers, 4)
+    assert reader.latestOffset(start, limit) == start
+    brokers.fill(1)
+    end = _through_text(reader.latestOffset(start, limit))
+    assert _ranges(reader.partitions(start, end)) == [OffsetRange(P0, 0, 5)]
+
+
+def test_a_task_reads_nothing_of_another_topic_than_it_was_planned_for(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = make(**TOLERANT, **{"directRead": "false", "kafka.request.timeout.ms": "300"})
+    start = {"orders": {"0": 2, "1": 0}}
+    (part,) = reader.partitions(start, _through_text(reader.latestOffset(start, ALL)))
+    _renew(brokers, 20)
+    assert _batches_read(reader, part) == 0
+    assert "from offset 2 up to 10: topic orders was deleted and made again, and 2 was to be read" in caplog.text
+
+
+# Trigger.AvailableNow
+
+
+def test_a_topic_that_appears_as_available_now_begins_is_read(
+    brokers: Brokers, make: Callable[..., TidelogStreamReader]
+) -> None:
+    """It is there when the query asks where it begins, and was not when it asked where it ends."""
+    other = P0._replace(topic="orders-2")
+    options = {"subscribePattern": "orders.*", "startingOffsets": "earliest"}
+    first = make(**options)
+    first.prepareForTriggerAvailableNow()
+    brokers.call(lambda: brokers.fake.leaders.update({other: 1}))
+    brokers.call(lambda: brokers.fake.append(other, bytes(values(4))))
+    end = _through_text(first.latestOffset(first.initialOffset(), ALL))
+    expected = [OffsetRange(P0, 0, 10), OffsetRange(other, 0, 4)]
+    assert _ranges(first.partitions(first.initialOffset(), end)) == expected
+    brokers.call(lambda: brokers.fake.append(other, bytes(values(4))))
+    assert first.latestOffset(end, ALL) == end, "it ends though more comes"
+    again = make(**options)
+    again.prepareForTriggerAvailableNow()
+    assert _ranges(again.partitions(again.initialOffset(), end)) == expected
 
 
 # Brokers

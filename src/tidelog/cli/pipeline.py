@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,9 +182,10 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
         if not console.is_terminal:
             console.width = WIDTH_WITHOUT_TERMINAL
         with contextlib.ExitStack() as stack:
-            stack.enter_context(locked(project.lock, project.name))
+            with console.status(f"locking pipeline {project.name}"):
+                held = [stack.enter_context(locked(path, project.name)) for path in project.locks]
             with console.status(f"starting Spark on {master}; its log is {project.spark_log}"):
-                session = stack.enter_context(spark_connect(project, master))
+                session = stack.enter_context(spark_connect(project, master, held))
             if dry:
                 run_pipeline(project, session, master, dry=True)
                 return
@@ -195,19 +195,11 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
 
 def _state(last: Run) -> str:
     """A run whose process is gone does not run, whatever its journal says."""
-    if last.state == "RUNNING" and not _is_alive(last.pid):
+    from tidelog.pipeline.lock import is_alive
+
+    if last.state == "RUNNING" and not is_alive(last.pid):
         return "DIED"
     return last.state
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _ends(project: Project, checkpoints: list[FlowCheckpoint]) -> dict[TopicPartition, Offset]:

@@ -68,7 +68,9 @@ class Fetcher:
 
     Always: for each partition, what is handed out follows on what was handed out before, without a gap but for what
     the log has lost. Answers without batches are handed out too, if the high watermark has moved. A partition that has
-    come to its offset in `until` is not fetched any further; who asks on for nothing else waits for ever.
+    come to its offset in `until` is not fetched any further; who asks on for nothing else waits for ever. Of a topic
+    in `topic_ids` only the one with that id is read: if it was deleted, and another of the same name was made, it
+    stays unknown.
     Long polls hold up what else goes over the same connections: what must not wait takes a Cluster of its own.
     """
 
@@ -79,11 +81,13 @@ class Fetcher:
         settings: FetchSettings = DEFAULT_FETCH,
         *,
         until: Mapping[TopicPartition, Offset] | None = None,
+        topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._positions = dict(positions)
         self._until = dict(until or {})
+        self._topic_ids = dict(topic_ids or {})
         self._watermarks: dict[TopicPartition, tuple[Offset, Offset]] = {}
         self._answers: asyncio.Queue[list[Fetched] | TidelogError] = asyncio.Queue(_ANSWERS_AHEAD)
         self._sessions: dict[BrokerId, FetchSession] = {}
@@ -119,7 +123,7 @@ class Fetcher:
     def _start_tasks(self) -> None:
         """For every broker that leads something, and one for partitions without a leader. A task that failed stays."""
         for partition in self._positions:
-            leader = self._cluster.metadata.leader(partition)
+            leader = self._leader(partition)
             key = NO_BROKER if leader is None else leader
             if key not in self._tasks:
                 work = self._find_leaders() if leader is None else self._fetch_from(leader)
@@ -162,8 +166,7 @@ class Fetcher:
             await self._cluster.refresh_once(topics, elsewhere=self._failures > 1)
         except TidelogError:
             return
-        errors = self._cluster.metadata.errors
-        unknown = next((name for name in topics if errors.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None)
+        unknown = next((name for name in topics if self._is_unknown(name)), None)
         now = self._loop.time()
         if unknown is None:
             self._unknown_since = None
@@ -173,12 +176,24 @@ class Fetcher:
             raise UnknownTopicError(unknown)
         self._start_tasks()
 
+    def _is_unknown(self, topic: str) -> bool:
+        is_missing = self._cluster.metadata.errors.get(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return is_missing or self._is_another(topic)
+
+    def _is_another(self, topic: str) -> bool:
+        """Whether metadata has another topic of this name than the one that is read."""
+        found = self._cluster.metadata.topic_id(topic)
+        return found not in (ZERO_UUID, self._topic_ids.get(topic, found))
+
+    def _leader(self, partition: TopicPartition) -> BrokerId | None:
+        return None if self._is_another(partition.topic) else self._cluster.metadata.leader(partition)
+
     def _wanted_of(self, broker: BrokerId) -> dict[TopicPartition, Wanted]:
         metadata = self._cluster.metadata
         return {
             partition: Wanted(metadata.topic_id(partition.topic), position, metadata.leader_epoch(partition))
             for partition, position in self._positions.items()
-            if metadata.leader(partition) == broker
+            if self._leader(partition) == broker
         }
 
     # One fetch

@@ -32,7 +32,7 @@ class Project(NamedTuple):
 
     @property
     def own(self) -> Path:
-        """Ours: Spark's log, its catalog, the journal of the last run, and the lock of the present one."""
+        """Ours: Spark's log, its catalog, the journal of the last run, and a lock of the present one."""
         return self.directory / ".tidelog"
 
     @property
@@ -41,7 +41,19 @@ class Project(NamedTuple):
 
     @property
     def lock(self) -> Path:
-        """Held by the process that runs the pipeline."""
+        """Held by the process that runs the pipeline, where the checkpoints are if they are on this machine.
+
+        So copies of a project, which have the same checkpoints, have the same lock.
+        """
+        return self._own_lock if self.checkpoints is None else self.checkpoints.parent / ".tidelog-run.lock"
+
+    @property
+    def locks(self) -> list[Path]:
+        """All that a run holds: that of the catalog and the journal, which lie in the project, comes first."""
+        return list(dict.fromkeys([self._own_lock, self.lock]))
+
+    @property
+    def _own_lock(self) -> Path:
         return self.own / "run.lock"
 
     @property

@@ -10,7 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,12 @@ appender.file.layout.pattern = %d{{yy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 @contextlib.contextmanager
-def spark_connect(project: Project, master: str) -> Iterator[Any]:
-    """A Spark Connect session on `master`; Spark ends with it."""
+def spark_connect(project: Project, master: str, held: Sequence[int] = ()) -> Iterator[Any]:
+    """A Spark Connect session on `master`; Spark ends with it.
+
+    `held` are the descriptors of locks. The driver inherits them, so that they are held for as long as it runs, even
+    if this process is killed.
+    """
     import tidelog.spark
 
     project.own.mkdir(parents=True, exist_ok=True)
@@ -74,17 +78,15 @@ def spark_connect(project: Project, master: str) -> Iterator[Any]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    try:
-        with _printing_to(project.spark_log):
-            driver = builder.getOrCreate()
-    except (PySparkException, Py4JJavaError) as failure:
-        raise PipelineError(f"Spark did not start on {master}: {_why(failure, project.spark_log)}") from failure
-    try:
-        with _connected(driver, token) as session:
-            yield session
-    finally:
-        driver.stop()
-        _end_jvm(driver)
+    with contextlib.ExitStack() as stack:
+        try:
+            with _printing_to(project.spark_log):
+                stack.callback(_end_jvm, _started_jvm(builder, held))
+                driver = builder.getOrCreate()
+        except (PySparkException, Py4JJavaError) as failure:
+            raise PipelineError(f"Spark did not start on {master}: {_why(failure, project.spark_log)}") from failure
+        stack.callback(driver.stop)
+        yield stack.enter_context(_connected(driver, token))
 
 
 @contextlib.contextmanager
@@ -105,11 +107,24 @@ def _connected(driver: Any, token: str) -> Iterator[Any]:
         os.environ.pop(_CONNECT_MODE, None)
 
 
-def _end_jvm(driver: Any) -> None:
+def _started_jvm(builder: Any, held: Sequence[int]) -> Any:
+    """What pyspark would start itself for the builder's session, which finds it; that one would inherit nothing.
+
+    Java gives no descriptor on to the Python workers that it starts. They end with it: it holds their other end.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf().setAll(list(builder._options.items()))
+    gateway = launch_gateway(conf, {"pass_fds": tuple(held)})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)
+    return gateway
+
+
+def _end_jvm(gateway: Any) -> None:
     """pyspark keeps the JVM for the next session of this process, which would have this one's settings."""
     from pyspark import SparkContext
 
-    gateway = driver._sc._gateway
     gateway.shutdown()
     SparkContext._gateway = None
     SparkContext._jvm = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import logging
+import re
 from collections.abc import Iterable
 
 from tidelog.spark.errors import OptionError
@@ -15,8 +16,9 @@ PREFIX = "kafka."
 
 _USED = """
     acks batch.size bootstrap.servers buffer.memory client.id compression.type default.api.timeout.ms
-    delivery.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes isolation.level max.partition.fetch.bytes
-    request.timeout.ms retry.backoff.max.ms retry.backoff.ms security.protocol socket.connection.setup.timeout.ms
+    delivery.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes isolation.level linger.ms
+    max.partition.fetch.bytes request.timeout.ms retry.backoff.max.ms retry.backoff.ms security.protocol
+    socket.connection.setup.timeout.ms
 """
 USED = frozenset(_USED.split())
 """Those that do something here."""
@@ -26,7 +28,7 @@ _UNUSED = """
     client.dns.lookup client.rack compression.gzip.level compression.lz4.level compression.zstd.level
     config.providers connections.max.idle.ms enable.idempotence enable.metrics.push exclude.internal.topics group.id
     group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms internal.leave.group.on.close
-    internal.throw.on.fetch.stable.offset.unsupported linger.ms max.block.ms max.in.flight.requests.per.connection
+    internal.throw.on.fetch.stable.offset.unsupported max.block.ms max.in.flight.requests.per.connection
     max.poll.interval.ms max.poll.records max.request.size metadata.max.age.ms metadata.max.idle.ms
     metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
     metrics.recording.level metrics.sample.window.ms partition.assignment.strategy
@@ -60,16 +62,20 @@ _UNUSED = """
 UNUSED = frozenset(_UNUSED.split())
 """Settings of the consumer, producer and admin client of Kafka 3.9 and 4.1 that mean nothing to this one."""
 
+_UNUSED_FAMILIES = re.compile(r"config\.providers\.[^.]+\.(class|param\..+)|metrics\.context\..+")
+"""Settings that mean nothing either, and whose names are made up by the user in part."""
+
 
 def check_names(names: Iterable[str], refused: Iterable[str]) -> None:
     """OptionError for a name that no client of Kafka has; `refused` has those that are known and not taken."""
     known = USED | UNUSED | frozenset(refused)
     for name in names:
-        if name not in known:
+        is_unused = name in UNUSED or _UNUSED_FAMILIES.fullmatch(name) is not None
+        if name not in known and not is_unused:
             nearest = difflib.get_close_matches(name, sorted(known), 1, 0.0)[0]
             told = f"no client of Kafka has a setting of this name; the nearest is '{PREFIX}{nearest}'"
             raise OptionError(PREFIX + name, told)
-        if name in UNUSED:
+        if is_unused:
             _tell_unused(name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tidelog.spark.losses import Loss
 from tidelog.spark.offsets import OffsetRange, Offsets
@@ -89,26 +89,33 @@ def stream_ranges(
     start: Mapping[TopicPartition, Offset],
     end: Mapping[TopicPartition, Offset],
     earliest: Mapping[TopicPartition, Offset],
+    renewed: Collection[str] = (),
 ) -> tuple[list[OffsetRange], list[Loss]]:
     """The ranges of a micro-batch, and what was lost on the way.
 
-    `earliest` has the partitions that are new. They begin there, and if that is not 0, records came and went unseen.
+    `renewed` are topics that were deleted and made again since `start`: what was not read of the old ones is lost, and
+    the partitions of the new ones are new. `earliest` has the partitions that are new. They begin there, and if that
+    is not 0, records came and went unseen.
     """
     ranges: list[OffsetRange] = []
-    losses = [
-        Loss(partition, offset, None, f"partition {partition} is gone")
-        for partition, offset in sorted(start.items())
-        if partition not in end
-    ]
+    losses: list[Loss] = []
+    read: Offsets = {}
+    for partition, offset in sorted(start.items()):
+        if partition.topic in renewed:
+            losses.append(Loss(partition, offset, None, f"topic {partition.topic} was deleted and made again"))
+        elif partition in end:
+            read[partition] = offset
+        else:
+            losses.append(Loss(partition, offset, None, f"partition {partition} is gone"))
     for partition, until in sorted(end.items()):
-        first = start.get(partition, earliest.get(partition))
+        first = read.get(partition, earliest.get(partition))
         if first is None:
             losses.append(Loss(partition, 0, until, f"partition {partition} is new and gone again"))
             continue
-        if partition not in start and first > 0:
+        if partition not in read and first > 0:
             why = f"partition {partition} is new and begins at offset {first}, not at 0"
-            losses.append(Loss(partition, 0, first, why))
-        if until < first:
+            losses.append(Loss(partition, 0, min(first, until), why))
+        elif until < first:
             why = f"partition {partition} ends at offset {until}, before {first}, up to which it was read"
             losses.append(Loss(partition, until, first, why))
         ranges.append(OffsetRange(partition, first, max(first, until)))

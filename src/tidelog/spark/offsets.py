@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from tidelog.client.offsets import EARLIEST, LATEST
 from tidelog.spark.errors import OptionError
 from tidelog.types import Offset, TopicPartition
+from tidelog.wire.uuids import parse_uuid, uuid_text
 
 Offsets: TypeAlias = dict[TopicPartition, Offset]
 """Of each partition, the first offset that is not read yet."""
@@ -16,7 +17,11 @@ Offsets: TypeAlias = dict[TopicPartition, Offset]
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 """The same as {"topic": {"0": 23}}: what stands in a checkpoint."""
 
+TopicIds: TypeAlias = dict[str, bytes]
+"""By name. A topic that is deleted and made again has another id; old brokers give none."""
+
 _INITIAL = "began at "
+_TOPIC_IDS = "topic ids "
 _MAX_PARTITION = 2**31 - 1
 _MAX_OFFSET = 2**63 - 1
 
@@ -53,6 +58,19 @@ Bound: TypeAlias = Everywhere | AtOffsets | AtTimestamp | AtTimestamps
 """Where a read begins or ends; `option` said so."""
 
 
+class Position(NamedTuple):
+    """Where a micro-batch begins or ends, and the ids of the topics that the offsets belong to, as far as known."""
+
+    offsets: Offsets
+    topic_ids: TopicIds
+
+    def without(self, topics: Collection[str]) -> Position:
+        return Position(
+            {partition: offset for partition, offset in self.offsets.items() if partition.topic not in topics},
+            {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
+        )
+
+
 class OffsetRange(NamedTuple):
     """Offsets of one partition, `end` not among them. How many records these are is not known: there may be gaps."""
 
@@ -81,19 +99,43 @@ def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
-def with_initial(offsets: JsonOffsets, initial: Mapping[TopicPartition, Offset]) -> JsonOffsets:
-    """The same offsets, with a note of where the query began, for `initial_of`.
+def position_to_json(position: Position) -> JsonOffsets:
+    """The offsets, with a note of the topic ids: the name of a topic that cannot exist and has no partitions.
 
-    The note is the name of a topic that cannot exist and has no partitions. A reader that does not know of it, such as
-    Spark's Kafka connector when it takes over a checkpoint, finds no offsets there.
+    A reader that does not know of the note, such as Spark's Kafka connector when it takes over a checkpoint, finds no
+    offsets there. The note stands there even if no partition is left, so the end of a micro-batch is never {}: only
+    the offset of a query that has not begun is.
     """
+    ids = {topic: uuid_text(topic_id) for topic, topic_id in sorted(position.topic_ids.items())}
+    return {**to_json(position.offsets), _TOPIC_IDS + json.dumps(ids): {}}
+
+
+def position_of(offsets: Mapping[str, Mapping[str, int]]) -> Position:
+    """Checkpoints of former versions and of Spark's connector have no topic ids."""
+    ids = json.loads(_noted(offsets, _TOPIC_IDS) or "{}")
+    return Position(from_json(offsets), {topic: parse_uuid(text) for topic, text in ids.items()})
+
+
+def made_anew(before: TopicIds, after: TopicIds) -> set[str]:
+    """The topics that have another id than before: they were deleted, and others of the same name were made."""
+    return {topic for topic, topic_id in after.items() if before.get(topic, topic_id) != topic_id}
+
+
+def with_initial(offsets: JsonOffsets, initial: Mapping[TopicPartition, Offset]) -> JsonOffsets:
+    """The same offsets, with a note of where the query began, for `initial_of`: again a topic without partitions."""
     return {**offsets, _INITIAL + json.dumps(to_json(initial)): {}}
 
 
 def initial_of(offsets: Mapping[str, Mapping[str, int]]) -> Offsets | None:
     """Where the query began; None if that is not noted."""
-    noted = next((name for name in offsets if name.startswith(_INITIAL)), None)
-    return None if noted is None else from_json(json.loads(noted.removeprefix(_INITIAL)))
+    noted = _noted(offsets, _INITIAL)
+    return None if noted is None else from_json(json.loads(noted))
+
+
+def _noted(offsets: Mapping[str, Mapping[str, int]], kind: str) -> str | None:
+    """What follows on this word in the name of a topic that is a note."""
+    name = next((name for name in offsets if name.startswith(kind)), None)
+    return None if name is None else name.removeprefix(kind)
 
 
 def parse_offsets(option: str, text: str) -> Offsets:

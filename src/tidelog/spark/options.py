@@ -180,7 +180,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         direct_read=given.parsed("directRead", _direct_reading, DirectReading.AUTO),
         poll_timeout_ms=given.parsed("kafkaConsumer.pollTimeoutMs", _positive, _DEFAULT_POLL_MS),
         offset_attempts=given.parsed("fetchOffset.numRetries", _positive, _DEFAULT_ATTEMPTS),
-        offset_interval_ms=given.parsed("fetchOffset.retryIntervalMs", _positive, _DEFAULT_INTERVAL_MS),
+        offset_interval_ms=given.parsed("fetchOffset.retryIntervalMs", _not_negative, _DEFAULT_INTERVAL_MS),
     )
     if read.min_offsets is not None and read.max_offsets is not None and read.min_offsets > read.max_offsets:
         raise OptionError(
@@ -274,6 +274,12 @@ def _direct_reading(name: str, text: str) -> DirectReading:
 def _positive(name: str, text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= _MAX_LONG:
         raise OptionError(name, f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _not_negative(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_LONG:
+        raise OptionError(name, f"{text!r} is not a number from 0 on")
     return int(text)
 
 

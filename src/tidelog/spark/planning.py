@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import UnknownTopicError
+from tidelog.client.errors import DeadlineError, UnknownTopicError
 from tidelog.client.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
 from tidelog.spark.errors import OptionError
 from tidelog.spark.losses import Loss, check_losses
@@ -20,10 +20,14 @@ from tidelog.spark.offsets import (
     Everywhere,
     OffsetRange,
     Offsets,
+    Position,
+    TopicIds,
     check_names_all,
+    made_anew,
 )
 from tidelog.spark.options import ReadOptions, Subscription
 from tidelog.types import TopicPartition
+from tidelog.wire.uuids import ZERO_UUID
 
 
 class Narrowing(NamedTuple):
@@ -54,6 +58,7 @@ class Narrowing(NamedTuple):
 
 
 ALL = Narrowing()
+NO_IDS: TopicIds = {}
 
 
 async def assigned_partitions(cluster: Cluster, subscription: Subscription) -> list[TopicPartition]:
@@ -82,39 +87,77 @@ async def assigned_partitions(cluster: Cluster, subscription: Subscription) -> l
     return list(subscription.partitions)
 
 
-async def latest_offsets(cluster: Cluster, options: ReadOptions) -> Offsets:
-    """Of all assigned partitions, the end as a reader of this isolation sees it. Topics that are gone are left out."""
+def topic_ids(cluster: Cluster, partitions: Iterable[TopicPartition]) -> TopicIds:
+    """Of the topics of these partitions, as far as metadata has them."""
+    ids = {topic: cluster.metadata.topic_id(topic) for topic in _topics(partitions)}
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id != ZERO_UUID}
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[str]:
+    return list(dict.fromkeys(partition.topic for partition in partitions))
+
+
+async def latest_offsets(cluster: Cluster, options: ReadOptions, known: TopicIds = NO_IDS) -> Position:
+    """Of all assigned partitions, the end as a reader of this isolation sees it. Topics that are gone are left out.
+
+    The topic ids are from before the ends. If a topic is made again in between, the id is that of the old one and
+    never that of the new one with an end of the old one, which would pass over records of the new one.
+    If an id is not the one that is `known`, another broker is asked: the first may know the past only.
+    """
     try:
         partitions = await assigned_partitions(cluster, options.subscription)
     except OptionError:
         partitions = await _remaining(cluster, options.subscription)
-    return await _listed(cluster, dict.fromkeys(partitions, LATEST), options)
+    ids = topic_ids(cluster, partitions)
+    if doubtful := sorted(made_anew(known, ids)):
+        await cluster.retrying(lambda: cluster.refresh_once(doubtful, elsewhere=True), "topic ids", topics=None)
+        partitions = [partition for partition in partitions if cluster.metadata.partition(partition) is not None]
+        ids = topic_ids(cluster, partitions)
+    try:
+        return Position(await _listed(cluster, dict.fromkeys(partitions, LATEST), options), ids)
+    except DeadlineError:
+        if all(cluster.metadata.partition(partition) is not None for partition in partitions):
+            raise
+        # A topic was deleted after its partitions were found.
+        return await latest_offsets(cluster, options, known)
 
 
-async def latest_from(cluster: Cluster, options: ReadOptions, start: Offsets) -> Offsets:
+async def latest_from(cluster: Cluster, options: ReadOptions, start: Position) -> Position:
     """The same for a query that has read up to `start`.
 
     An end before that may be an answer of the past, from a broker that has just begun to lead, and a partition that is
     missing may not be known yet to a broker that has just started. So they are asked for again. If the answer stays,
     the log was cut, deleted or made anew, and planning will tell of the loss.
     """
-    found = await latest_offsets(cluster, options)
+    found = await latest_offsets(cluster, options, start.topic_ids)
     for _ in range(1, options.offset_attempts):
-        if all(partition in found and found[partition] >= offset for partition, offset in start.items()):
+        if not _behind(start, found):
             break
         await asyncio.sleep(options.offset_interval_ms / 1000)
-        found = await latest_offsets(cluster, options)
+        found = await latest_offsets(cluster, options, start.topic_ids)
     return found
 
 
-async def until_target(cluster: Cluster, options: ReadOptions, start: Offsets, target: Offsets) -> Offsets:
-    """Where Trigger.AvailableNow ends: at its target, or at `start` if a query began behind that, at a later end."""
-    if all(end >= start.get(partition, 0) for partition, end in target.items()):
+def _behind(start: Position, end: Position) -> set[str]:
+    """The topics that were read further than `end`, or that are not those that were read."""
+    shorter = {
+        partition.topic for partition, offset in start.offsets.items() if end.offsets.get(partition, -1) < offset
+    }
+    return shorter | made_anew(start.topic_ids, end.topic_ids)
+
+
+async def until_target(cluster: Cluster, options: ReadOptions, start: Position, target: Position) -> Position:
+    """Where Trigger.AvailableNow ends: at its target, which is asked for anew of topics whose target is before `start`.
+
+    So it is if the query began at a later end, if a topic appeared after the target was asked for and before the
+    query began, and if the broker that told the target did not know better.
+    """
+    behind = _behind(start, target)
+    if not behind:
         return target
     now = await latest_from(cluster, options, start)
-    return {
-        partition: max(end, min(start.get(partition, 0), now.get(partition, 0))) for partition, end in target.items()
-    }
+    kept, renewed = target.without(behind), now.without(set(_topics(now.offsets)) - behind)
+    return Position({**kept.offsets, **renewed.offsets}, {**kept.topic_ids, **renewed.topic_ids})
 
 
 async def _remaining(cluster: Cluster, subscription: Subscription) -> list[TopicPartition]:
@@ -129,7 +172,7 @@ async def _remaining(cluster: Cluster, subscription: Subscription) -> list[Topic
 async def earliest_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], options: ReadOptions) -> Offsets:
     """Of those that exist."""
     asked = list(partitions)
-    for topic in dict.fromkeys(partition.topic for partition in asked):
+    for topic in _topics(asked):
         try:
             await cluster.topic(topic, fresh=True)
         except UnknownTopicError:
@@ -138,9 +181,11 @@ async def earliest_offsets(cluster: Cluster, partitions: Iterable[TopicPartition
     return await _listed(cluster, dict.fromkeys(asked, EARLIEST), options)
 
 
-async def starting_offsets(cluster: Cluster, options: ReadOptions) -> Offsets:
+async def starting_offsets(cluster: Cluster, options: ReadOptions) -> Position:
     """Where a query begins, as numbers."""
-    return await _resolved(cluster, options.start, await assigned_partitions(cluster, options.subscription), options)
+    partitions = await assigned_partitions(cluster, options.subscription)
+    ids = topic_ids(cluster, partitions)
+    return Position(await _resolved(cluster, options.start, partitions, options), ids)
 
 
 async def batch_ranges(cluster: Cluster, options: ReadOptions, narrowing: Narrowing = ALL) -> list[OffsetRange]:
@@ -167,10 +212,13 @@ async def batch_ranges(cluster: Cluster, options: ReadOptions, narrowing: Narrow
 async def _from_time(
     cluster: Cluster, ranges: list[OffsetRange], narrowing: Narrowing, options: ReadOptions
 ) -> list[OffsetRange]:
-    """Without what lies before the first record that is late enough."""
-    if narrowing.min_timestamp is None:
+    """Without what lies before the first record that is late enough.
+
+    Brokers know no time before 1970, while records without a timestamp have -1, one millisecond before.
+    """
+    if narrowing.min_timestamp is None or narrowing.min_timestamp <= 0:
         return ranges
-    times = {one.partition: max(0, narrowing.min_timestamp) for one in ranges if one.size > 0}
+    times = {one.partition: narrowing.min_timestamp for one in ranges if one.size > 0}
     found = await _listed(cluster, times, options)
     cut: list[OffsetRange] = []
     for one in ranges:

@@ -32,20 +32,24 @@ from tidelog.spark.offsets import OffsetRange
 from tidelog.spark.options import DirectReading, ReadOptions
 from tidelog.spark.rows import RowMaker
 from tidelog.types import Offset
+from tidelog.wire.uuids import ZERO_UUID
 
 _ROWS = 64 * 1024
 _BYTES = 8 * 1024 * 1024
 """An Arrow batch is handed on when it has so many rows or bytes of keys, values and headers."""
 
 
-def read_range(options: ReadOptions, one: OffsetRange, brokers: Sequence[Address] = ()) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: ReadOptions, one: OffsetRange, brokers: Sequence[Address] = (), topic_id: bytes | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of a range, in order of their offsets. Ends when all before its end is read, gaps or not.
 
-    `brokers` are those that the driver knows: the bootstrap broker may be away when the task runs.
+    `brokers` are those that the driver knows: the bootstrap broker may be away when the task runs. `topic_id` is that
+    of the topic that the range was planned for, if it is known.
     """
     with Connected(options.addresses, options.client, brokers) as connected:
         decoder = Decoder(one, options.include_headers)
-        source = RangeFetch(options, one)
+        source = RangeFetch(options, one, topic_id)
         try:
             while (fetched := connected.run(source.next)) is not None:
                 yield from decoder.decode(fetched)
@@ -55,11 +59,16 @@ def read_range(options: ReadOptions, one: OffsetRange, brokers: Sequence[Address
 
 
 class RangeFetch:
-    """Brings the batches of one range, from the files of the partition's leader or by fetches, a little ahead."""
+    """Brings the batches of one range, from the files of the partition's leader or by fetches, a little ahead.
 
-    def __init__(self, options: ReadOptions, one: OffsetRange) -> None:
+    Always: they are of the topic with that id, or else of the one that was there when the fetches began. If it is
+    deleted and made again, other records are at the same offsets.
+    """
+
+    def __init__(self, options: ReadOptions, one: OffsetRange, topic_id: bytes | None = None) -> None:
         self._options = options
         self._range = one
+        self._topic_id = topic_id
         self._position: Offset = one.start
         self._fetcher: Fetcher | None = None
         self._direct: DirectRead | None = None
@@ -86,6 +95,9 @@ class RangeFetch:
         """None if what comes next is to be fetched."""
         try:
             if self._direct is None:
+                if not await self._is_led(cluster):
+                    self._fetch_until = self._position + 1
+                    return None
                 self._direct = await DirectRead.open(cluster, self._range.partition, self._options.fetch.isolation)
             found = await self._direct.next(self._position, self._range.end)
         except CannotReadFilesError as failure:
@@ -115,7 +127,7 @@ class RangeFetch:
             if not await self._has_moved(cluster):
                 raise ReadTimeoutError(missing) from None
         except UnknownTopicError:
-            self._lost(self._range.end, f"{self._range.partition} is gone, and {self._position} was to be read next")
+            self._lost(self._range.end, self._why_gone(cluster))
         except BrokerError as failure:
             self._refused += 1
             if failure.code != ErrorCode.OFFSET_OUT_OF_RANGE or self._refused > self._options.offset_attempts:
@@ -133,8 +145,49 @@ class RangeFetch:
             # A broker that has just started may not know the topic yet. The fetcher has the patience for that.
             with contextlib.suppress(UnknownTopicError):
                 await cluster.topic(partition.topic)
-            self._fetcher = Fetcher(cluster, {partition: self._position}, self._options.fetch, until=until)
+            self._pin_topic(cluster)
+            ids = {} if self._topic_id is None else {partition.topic: self._topic_id}
+            positions = {partition: self._position}
+            self._fetcher = Fetcher(cluster, positions, self._options.fetch, until=until, topic_ids=ids)
         return self._fetcher
+
+    # The topic
+
+    def _pin_topic(self, cluster: Cluster) -> None:
+        """If no id was given, the topic that metadata has now is the one that is read."""
+        found = cluster.metadata.topic_id(self._range.partition.topic)
+        if self._topic_id is None and found != ZERO_UUID:
+            self._topic_id = found
+
+    def _is_another(self, cluster: Cluster) -> bool:
+        """Whether metadata has another topic of this name."""
+        found = cluster.metadata.topic_id(self._range.partition.topic)
+        return self._topic_id is not None and found not in (ZERO_UUID, self._topic_id)
+
+    async def _is_led(self, cluster: Cluster) -> bool:
+        """Whether metadata has the topic, and a leader of its partition."""
+        partition = self._range.partition
+        if cluster.metadata.leader(partition) is None:
+            await cluster.refresh_once([partition.topic])
+        self._pin_topic(cluster)
+        return cluster.metadata.leader(partition) is not None and not self._is_another(cluster)
+
+    async def _is_made_anew(self, cluster: Cluster) -> bool:
+        """Whether every broker that is asked has another topic of this name; a single one may know the past only."""
+        for attempt in range(self._options.offset_attempts):
+            if not self._is_another(cluster):
+                return False
+            await asyncio.sleep(self._options.offset_interval_ms / 1000 if attempt else 0)
+            await cluster.refresh_once([self._range.partition.topic], elsewhere=True)
+        return self._is_another(cluster)
+
+    def _why_gone(self, cluster: Cluster) -> str:
+        partition, position = self._range.partition, self._position
+        made_again = f"topic {partition.topic} was deleted and made again"
+        what = made_again if self._is_another(cluster) else f"{partition} is gone"
+        return f"{what}, and {position} was to be read next"
+
+    # Losses
 
     async def _has_moved(self, cluster: Cluster) -> bool:
         """Whether the position was outside of the log, so that what lies there is lost, and has moved behind that.
@@ -147,10 +200,13 @@ class RangeFetch:
             await asyncio.sleep(self._options.offset_interval_ms / 1000 if attempt else 0)
             try:
                 async with asyncio.timeout(self._options.client.request_timeout_ms / 1000):
-                    found = await start_and_end(cluster, [partition], isolation=self._options.fetch.isolation)
+                    found = await self._start_and_end(cluster)
             except (TidelogError, TimeoutError):
                 return False
-            first, after = found[partition]
+            if found is None:
+                self._lost(end, self._why_gone(cluster))
+                return True
+            first, after = found
             if first > self._position:
                 why = f"{partition} begins at offset {first}, and {self._position} was to be read next"
                 self._lost(min(first, end), why)
@@ -160,6 +216,14 @@ class RangeFetch:
         where = f"{partition} ends before offset {self._position}, which was to be read next of {start} to {end}"
         self._lost(end, f"{where}: its log ends at {after}")
         return True
+
+    async def _start_and_end(self, cluster: Cluster) -> tuple[Offset, Offset] | None:
+        """Of the partition; None if its topic was made again, so that those offsets are another's."""
+        if await self._is_made_anew(cluster):
+            return None
+        partition = self._range.partition
+        found = await start_and_end(cluster, [partition], isolation=self._options.fetch.isolation)
+        return found[partition]
 
     def _lost(self, until: Offset, why: str) -> None:
         """Go on behind it, unless that ends the query."""

@@ -17,12 +17,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.addresses import Address
+from tidelog.client.cluster import Cluster
 from tidelog.spark.connected import Connected
 from tidelog.spark.errors import OptionError
 from tidelog.spark.limits import split
-from tidelog.spark.offsets import OffsetRange
+from tidelog.spark.offsets import OffsetRange, TopicIds
 from tidelog.spark.options import ReadOptions, WriteOptions, includes_headers, read_options, write_options
-from tidelog.spark.planning import ALL, batch_ranges
+from tidelog.spark.planning import ALL, batch_ranges, topic_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,12 +85,13 @@ def _checked_sink(options: Mapping[str, str], schema: StructType) -> WriteOption
 
 
 class RangePartition(InputPartition):
-    """The share of one task, and the brokers that the driver knows."""
+    """The share of one task, the brokers that the driver knows, and the id of the topic that it planned for."""
 
-    def __init__(self, one: OffsetRange, brokers: Sequence[Address] = ()) -> None:
+    def __init__(self, one: OffsetRange, brokers: Sequence[Address] = (), topic_id: bytes | None = None) -> None:
         super().__init__(one)
         self.range = one
         self.brokers = tuple(brokers)
+        self.topic_id = topic_id
 
 
 class TidelogReader(DataSourceReader):
@@ -108,9 +110,14 @@ class TidelogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with Connected(options.addresses, options.client) as connected:
-            ranges = connected.run(lambda cluster: batch_ranges(cluster, options, self._narrowing))
+            ranges, ids = connected.run(self._planned)
             brokers = connected.brokers
-        return [RangePartition(one, brokers) for one in split(ranges, options.min_partitions, options.max_records)]
+        parts = split(ranges, options.min_partitions, options.max_records)
+        return [RangePartition(part, brokers, ids.get(part.partition.topic)) for part in parts]
+
+    async def _planned(self, cluster: Cluster) -> tuple[list[OffsetRange], TopicIds]:
+        ranges = await batch_ranges(cluster, self._options, self._narrowing)
+        return ranges, topic_ids(cluster, [one.partition for one in ranges])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
@@ -122,7 +129,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 
     if not isinstance(partition, RangePartition):
         return iter(())
-    return read_range(options, partition.range, partition.brokers)
+    return read_range(options, partition.range, partition.brokers, partition.topic_id)
 
 
 class WrittenMessage(WriterCommitMessage):

@@ -24,7 +24,18 @@ from tidelog.spark.connected import Connected
 from tidelog.spark.errors import OptionError
 from tidelog.spark.limits import MinimumGate, available, limited, split, stream_ranges
 from tidelog.spark.losses import check_losses
-from tidelog.spark.offsets import JsonOffsets, Offsets, from_json, initial_of, to_json, with_initial
+from tidelog.spark.offsets import (
+    JsonOffsets,
+    Offsets,
+    Position,
+    from_json,
+    initial_of,
+    made_anew,
+    position_of,
+    position_to_json,
+    to_json,
+    with_initial,
+)
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import earliest_offsets, latest_from, latest_offsets, starting_offsets, until_target
 from tidelog.spark.source import RangePartition, read_partition
@@ -52,10 +63,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._connected: Connected | None = None
         self._latest: Offsets | None = None
-        self._target: Offsets | None = None
+        self._target: Position | None = None
         """Where Trigger.AvailableNow ends."""
         self._is_new = False
-        """Whether the query has no micro-batch in its checkpoint that is done."""
+        """Whether the query has no micro-batch in its checkpoint that is done, so that it begins at {}."""
         self._shown: Offsets | None = None
         """The last progress that the group was told."""
         self._not_shown: str | None = None
@@ -86,34 +97,38 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._run(lambda cluster: latest_offsets(cluster, self._options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> JsonOffsets:  # noqa: N802
-        is_first = self._is_new and not start
-        begun = self._starting() if is_first else from_json(start)
-        self._show_progress(begun)
+        self._is_new = self._is_new and not start
+        begun = self._starting() if self._is_new else position_of(start)
+        self._show_progress(begun.offsets)
         end = self._run(lambda cluster: self._end(cluster, begun, limit))
-        if is_first:
-            return with_initial(to_json(end), begun)
-        return start if end == begun else to_json(end)
+        renewed = made_anew(begun.topic_ids, end.topic_ids)
+        if self._is_new:
+            return with_initial(position_to_json(end), begun.without(renewed).offsets)
+        return start if end.offsets == begun.offsets and not renewed else position_to_json(end)
 
-    def _starting(self) -> Offsets:
+    def _starting(self) -> Position:
         return self._run(lambda cluster: starting_offsets(cluster, self._options))
 
-    async def _end(self, cluster: Cluster, start: Offsets, limit: ReadLimit) -> Offsets:
+    async def _end(self, cluster: Cluster, start: Position, limit: ReadLimit) -> Position:
         """Where the next micro-batch ends; `start` itself if there is none."""
-        end = self._latest = await self._available(cluster, start)
-        new = [partition for partition in end if partition not in start]
-        start = {**start, **await earliest_offsets(cluster, new, self._options)} if new else start
+        end = await self._available(cluster, start)
+        self._latest = end.offsets
+        begun = start.without(made_anew(start.topic_ids, end.topic_ids)).offsets
+        if new := [partition for partition in end.offsets if partition not in begun]:
+            begun = {**begun, **await earliest_offsets(cluster, new, self._options)}
         if isinstance(limit, ReadAllAvailable):
             return end
         is_held = self._gate is not None and self._target is None
-        if is_held and not self._gate_opens(available(start, end)):
-            return {partition: offset for partition, offset in start.items() if partition not in new}
+        if is_held and not self._gate_opens(available(begun, end.offsets)):
+            return start
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets
-        return end if max_offsets is None else limited(max_offsets, start, end)
+        return end if max_offsets is None else end._replace(offsets=limited(max_offsets, begun, end.offsets))
 
-    async def _available(self, cluster: Cluster, start: Offsets) -> Offsets:
+    async def _available(self, cluster: Cluster, start: Position) -> Position:
         if self._target is None:
             return await latest_from(cluster, self._options, start)
-        return await until_target(cluster, self._options, start, self._target)
+        self._target = await until_target(cluster, self._options, start, self._target)
+        return self._target
 
     def _gate_opens(self, offsets: int) -> bool:
         assert self._gate is not None
@@ -125,22 +140,24 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Micro-batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begun, ended = self._begin(start, end), from_json(end)
-        new = [partition for partition in ended if partition not in begun]
+        begun, ended = self._begin(start, end), position_of(end)
+        renewed = made_anew(begun.topic_ids, ended.topic_ids)
+        kept = begun.without(renewed).offsets
+        new = [partition for partition in ended.offsets if partition not in kept]
         earliest = self._run(lambda cluster: earliest_offsets(cluster, new, self._options))
-        ranges, losses = stream_ranges(begun, ended, earliest)
+        ranges, losses = stream_ranges(begun.offsets, ended.offsets, earliest, renewed)
         check_losses(losses, self._options.fail_on_data_loss)
         parts = split(ranges, self._options.min_partitions, self._options.max_records)
         assert self._connected is not None
         brokers = self._connected.brokers
-        return [RangePartition(part, brokers) for part in parts]
+        return [RangePartition(part, brokers, ended.topic_ids.get(part.partition.topic)) for part in parts]
 
-    def _begin(self, start: dict[str, Any], end: dict[str, Any]) -> Offsets:
+    def _begin(self, start: dict[str, Any], end: dict[str, Any]) -> Position:
         """Of the first micro-batch, what is noted with its end. Checkpoints of former versions have no note."""
-        if start or not self._is_new:
-            return from_json(start)
-        noted = initial_of(end)
-        return self._starting() if noted is None else noted
+        noted = None if start else initial_of(end)
+        if noted is not None:
+            return Position(noted, {})
+        return self._starting() if self._is_new and not start and end else position_of(start)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
