@@ -223,6 +223,8 @@ class FakeConnection:
 
     client_host = "fuzz"
     listener = "PLAINTEXT"
+    is_broker = False
+    is_stalled = False
 
     def __init__(self) -> None:
         self.is_closed = False

@@ -14,6 +14,7 @@ from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, fetch_request, fetched, r
 from tests.logkit import FixedClock, batch
 from tidelog.broker.fetch_sessions import FetchSession, FetchSessions, PartitionTotal
 from tidelog.broker.handlers import fetch as fetch_handler
+from tidelog.broker.pacing import SLICE
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import system_random
 from tidelog.lab.broker import eventually
@@ -552,3 +553,152 @@ def test_a_session_closed_while_the_device_is_read_is_not_heard_of_again() -> No
             await reader.fetch({("t", index): 0 for index in range(5)})
 
     run(story, cold=True)
+
+
+# In slices
+
+
+def test_a_session_that_is_closed_while_a_fetch_names_partitions_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partitions were counted for ever, and after some such fetches no client got a session."""
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1_200)
+        sessions = kit.broker.fetch_sessions
+        name, times = fetch_handler._name, 0
+
+        def names_and_closes(broker: Any, session: FetchSession, *rest: Any) -> None:
+            nonlocal times
+            times += 1
+            name(broker, session, *rest)
+            if times == 2:
+                sessions.forget([session])
+
+        for wanted in range(600, 1_200, 300):
+            reader = Reader(kit)
+            await reader.fetch({("t", 0): 0})
+            times = 0
+            with monkeypatch.context() as patched:
+                patched.setattr(fetch_handler, "_name", names_and_closes)
+                answer = await reader.ask({("t", index): 0 for index in range(wanted)})
+            assert times == 2
+            assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            assert sessions._total.count == 0
+            assert not any(partition.watchers for partition in kit.partitions())
+
+    run(story)
+
+
+class WorkInTurns:
+    """How many partitions are read or answered from one turn of the loop to the next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = self._now = 0
+        read, add_answers = fetch_handler._Fetch._read, fetch_handler._Fetch._add_answers
+
+        def counted_read(fetch: Any, item: Any) -> Any:
+            self._count(1)
+            return read(fetch, item)
+
+        def counted_answers(fetch: Any, topics: Any, answers: Any) -> None:
+            self._count(len(answers))
+            add_answers(fetch, topics, answers)
+
+        monkeypatch.setattr(fetch_handler._Fetch, "_read", counted_read)
+        monkeypatch.setattr(fetch_handler._Fetch, "_add_answers", counted_answers)
+
+    def _count(self, partitions: int) -> None:
+        if not self._now:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._now += partitions
+
+    def _end_turn(self) -> None:
+        self.most = max(self.most, self._now)
+        self._now = 0
+
+
+PARKED, WIDE = 20, 400
+
+
+async def park(kit: Kit, max_wait_ms: int) -> list[Any]:
+    """Fetches that wait, each with many partitions."""
+    await kit.create_topic("t", WIDE)
+    request = fetch_request({("t", index): 0 for index in range(WIDE)}, max_wait_ms=max_wait_ms)
+    waiting = [(await kit.connect()).send(request, FETCH_BY_NAME) for _ in range(PARKED)]
+    await eventually(lambda: len(kit.broker._dispatcher._parked) == PARKED)
+    return waiting
+
+
+def change_all(kit: Kit) -> None:
+    for partition in kit.partitions():
+        for item in list(partition.watchers):
+            item.changed()
+
+
+def test_fetches_that_wake_together_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(kit: Kit) -> None:
+        waiting = await park(kit, 60_000)
+        work = WorkInTurns(monkeypatch)
+        change_all(kit)
+        await asyncio.sleep(0.1)
+        assert WIDE <= work.most <= 2 * SLICE + WIDE
+        assert len(kit.broker._dispatcher._parked) == PARKED, "there is nothing to read yet"
+        await kit.produce()
+        async with within(5.0):
+            assert all([len(fetched(await answer)) == WIDE for answer in waiting])
+        assert work.most <= 2 * SLICE + WIDE
+
+    run(story)
+
+
+def test_fetches_whose_time_is_over_together_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(kit: Kit) -> None:
+        waiting = await park(kit, 1_000)
+        work = WorkInTurns(monkeypatch)
+        for item in list(kit.partition().watchers):
+            asyncio.get_running_loop().call_later(0.1, item.session.parked.give_way)
+        assert all([len(fetched(await answer)) == WIDE for answer in waiting])
+        assert WIDE <= work.most <= 2 * SLICE + WIDE
+
+    run(story)
+
+
+def test_a_woken_fetch_that_waits_for_its_turn_is_answered_when_its_time_is_over() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 100)
+        connection = await kit.connect()
+        request = fetch_request({("t", index): 0 for index in range(100)}, max_wait_ms=1_000)
+        waiting = connection.send(request, FETCH_BY_NAME)
+        await eventually(lambda: len(kit.broker._dispatcher._parked) == 1)
+        (parked,) = {item.session.parked for partition in kit.partitions() for item in partition.watchers}
+        assert parked is not None
+        kit.broker.lane.take(SLICE)  # nothing is left of this turn
+        change_all(kit)
+        parked._look()  # type: ignore[attr-defined]
+        parked.give_way()
+        async with within(0.5):
+            assert len(fetched(await waiting)) == 100
+        assert not any(partition.watchers for partition in kit.partitions())
+
+    run(story)
+
+
+def test_fetches_without_a_session_wait_with_so_many_partitions() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 3)
+        first, second = await kit.connect(), await kit.connect()
+        request = fetch_request({("t", index): 0 for index in range(3)}, max_wait_ms=60_000)
+        waiting = first.send(request, FETCH_BY_NAME)
+        await eventually(lambda: len(kit.broker._dispatcher._parked) == 1)
+        async with within(1.0):
+            assert len(fetched(await second.send(request, FETCH_BY_NAME))) == 3, "at once, with what there is"
+            reader = Reader(kit)
+            await reader.fetch({("t", 0): 0})
+        await kit.produce()
+        assert len(fetched(await waiting)) == 3
+        assert kit.broker.fetch_sessions._waiting == 0
+        again = first.send(fetch_request({("t", 1): 0}, max_wait_ms=1_000), FETCH_BY_NAME)
+        await eventually(lambda: len(kit.broker._dispatcher._parked) == 1)
+        await again
+        assert kit.broker.fetch_sessions._waiting == 0
+
+    run(story, tidelog_fetch_session_partitions_max="5")

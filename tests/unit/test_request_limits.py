@@ -312,3 +312,49 @@ def test_a_large_answer_is_whole_and_in_its_place() -> None:
         assert len(sizes.results[0].topics[0].partitions) == 6_000  # type: ignore[attr-defined]
 
     run(story)
+
+
+def test_a_large_fetch_that_waits_keeps_no_large_request_waiting() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1_500)
+        wanted = {("t", index): 0 for index in range(1_500)}
+        connections = [await kit.connect() for _ in range(4)]
+        of_clients = kit.broker._dispatcher._of_clients
+        of_clients._max_elements = 1  # one at a time
+        waiting = [
+            connection.send(fetch_request(wanted, max_wait_ms=60_000), FETCH_BY_NAME) for connection in connections
+        ]
+        await eventually(lambda: len(kit.broker._dispatcher._parked) == 4)
+        assert of_clients._held == 0
+        await kit.produce(index=1_499)
+        for answer in waiting:
+            assert len(fetched(await answer)) == 1_500
+
+    run(story)
+
+
+def test_a_small_frame_with_many_elements_is_a_large_request() -> None:
+    """Three bytes of it become a hundred in memory."""
+
+    async def story(kit: Kit) -> None:
+        kit.broker._dispatcher._of_clients._held = 1_000_000
+        few, many = (MetadataRequest(topics=[MetadataRequestTopic()] * count) for count in (900, 1_100))
+        connection = await kit.connect()
+        assert len((await kit.call(few, 1)).topics) == 1
+        waiting = connection.send(many, 1)
+        await eventually(lambda: len(kit.broker._dispatcher._of_clients._waiting) == 1)
+        kit.broker._dispatcher._of_clients.give(1_000_000)
+        assert len((await waiting).topics) == 1  # type: ignore[attr-defined]
+
+    run(story)
+
+
+def test_a_produce_of_many_bytes_and_few_partitions_waits_for_no_place() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 4, max_message_bytes="10000000")
+        kit.broker._dispatcher._of_clients._held = 1_000_000
+        data = {("t", index): batch([bytes(3_000_000)]) for index in range(4)}
+        answer = await kit.call(produce_request(data), 12)
+        assert {one.error_code for one in answer.responses[0].partition_responses} == {0}
+
+    run(story)

@@ -114,7 +114,9 @@ class Broker:
         self.refusals = Refusals(self.clock)
         self.batch_checks = BatchChecks(ports.disk, self.metrics)
         self.auto_creation = AutoCreation(self)
-        self._dispatcher = Dispatcher(SERVED, self.clock, self.metrics, config["tidelog.request.max.elements"])
+        self._dispatcher = Dispatcher(
+            SERVED, self.clock, self.metrics, config["tidelog.request.max.elements"], CONTROL_KEYS
+        )
         self.lane = self._dispatcher.lane
         self.channel = RequestChannel(
             self._dispatcher.handle, config["queued.max.requests"], CONTROL_KEYS, self.clock, self.metrics

@@ -1,8 +1,8 @@
 """From a frame to its handler and back: decodes, calls what serves it, encodes the answer, measures each stage.
 
-A large request is decoded in slices and a large answer is encoded in slices (`pacing`). While a request of a connection
-is decoded, or appended, in slices, later requests of the same connection wait: their handlers run in the order they
-were sent.
+A large request waits for a place (`large_requests`) and is decoded in slices, and a large answer is encoded in slices
+(`pacing`). While a request of a connection is decoded, or appended, in slices, later requests of the same connection
+wait: their handlers run in the order they were sent.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tidelog.broker.pacing import SlowLane
+from tidelog.broker.large_requests import LargeRequests, Place, weight
+from tidelog.broker.pacing import Pace, SlowLane
+from tidelog.broker.request_stages import RequestStages
 from tidelog.config.tidelog_settings import MAX_ELEMENTS
 from tidelog.errors import ErrorCode, TidelogError, TooManyElementsError, UnsupportedVersionError, WireError
 from tidelog.metrics import Metrics
@@ -20,8 +23,10 @@ from tidelog.net.channel import Call
 from tidelog.net.connection import ServerConnection
 from tidelog.ports import Clock
 from tidelog.wire import API, Message
-from tidelog.wire.api import API_VERSIONS
+from tidelog.wire.api import API_VERSIONS, FETCH, PRODUCE
 from tidelog.wire.frames import (
+    FIRST_STEP_ELEMENTS,
+    STEP_ELEMENTS,
     RequestDecoding,
     RequestFrame,
     ResponseEncoding,
@@ -34,19 +39,18 @@ from tidelog.wire.versions import Versions
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-_NS_PER_MS = 1e6
-_MOST_NOTED = 256
+_AT_ONCE = FIRST_STEP_ELEMENTS
+"""Elements of a request that is decoded at once. A request with more of them is a large one."""
 _SLICED_ABOVE_BYTES = 64 * 1024
-"""A request that is larger may take long to decode; a produce with few partitions still takes one step."""
-_HELD_AT_ONCE = 16
-"""Requests that waited for a large one are served so many at a time."""
-_STAGES = (
-    "request_queue_time_ms",
-    "local_time_ms",
-    "remote_time_ms",
-    "response_queue_time_ms",
-    "total_time_ms",
-)
+"""A request that is larger may take long to decode though it has few elements."""
+_LARGE_OF_CLIENTS = 250_000
+_LARGE_OF_BROKERS = 250_000
+_LARGE_OF_CONTROLLER = 1_000_000
+"""Elements of large requests that are decoded and handled at a time. Clients keep no broker waiting. Whoever calls
+itself a broker does not keep the controller waiting, whose requests may be of this size."""
+_COST_OF_HELD = 10
+_NS_OF_ELEMENT = 10_000
+"""Elements of a slice that a request takes which has waited for a large one, besides those for the time it takes."""
 
 
 class HangUpError(TidelogError):
@@ -84,7 +88,7 @@ class Later:
         return made if isinstance(made, Message) else await made
 
 
-Result: TypeAlias = "Message | Later | Awaitable[Message | None] | None"
+Result: TypeAlias = "Message | Later | Awaitable[Message | Later | None] | None"
 
 
 class InSlices:
@@ -110,37 +114,6 @@ class Served(NamedTuple):
     client that reads nothing could have hundreds of them made."""
 
 
-class _Stages:
-    """How long requests of one kind spend where (S7.5), by Kafka's names.
-
-    Times are noted as they come and sorted into the histograms now and then, and before somebody looks at them.
-    """
-
-    __slots__ = ("_histograms", "_noted", "note")
-
-    def __init__(self, metrics: Metrics, request: str) -> None:
-        prefix = "kafka_network_request_metrics_"
-        self._histograms = [metrics.histogram(prefix + name, request=request) for name in _STAGES]
-        self._noted: list[tuple[int, int, int, int, int]] = []
-        self.note = self._noted.append
-        """When it arrived, was taken, handled, answered, sent."""
-        metrics.before_reading(self.sort)
-
-    @property
-    def is_due(self) -> bool:
-        return len(self._noted) >= _MOST_NOTED
-
-    def sort(self) -> None:
-        queue, local, remote, response, total = self._histograms
-        for arrived_ns, taken_ns, handled_ns, answered_ns, sent_ns in self._noted:
-            queue.observe((taken_ns - arrived_ns) / _NS_PER_MS)
-            local.observe((handled_ns - taken_ns) / _NS_PER_MS)
-            remote.observe((answered_ns - handled_ns) / _NS_PER_MS)
-            response.observe((sent_ns - answered_ns) / _NS_PER_MS)
-            total.observe((sent_ns - arrived_ns) / _NS_PER_MS)
-        self._noted.clear()
-
-
 class _Handled(Exception):  # noqa: N818 - it ends work and is no error
     """A request that was decoded in slices has been answered, or needs no answer."""
 
@@ -149,14 +122,23 @@ class Dispatcher:
     """What takes requests out of the channel."""
 
     def __init__(
-        self, served: Mapping[int, Served], clock: Clock, metrics: Metrics, max_elements: int = MAX_ELEMENTS
+        self,
+        served: Mapping[int, Served],
+        clock: Clock,
+        metrics: Metrics,
+        max_elements: int = MAX_ELEMENTS,
+        control_keys: frozenset[int] = frozenset(),
     ) -> None:
         self._served = served
         self._clock = clock
         self._metrics = metrics
         self._max_elements = max_elements
+        self._control_keys = control_keys
         self.lane = SlowLane()
-        self._stages: dict[int, _Stages] = {}
+        self._of_clients = LargeRequests("client", _LARGE_OF_CLIENTS, metrics)
+        self._of_brokers = LargeRequests("broker", _LARGE_OF_BROKERS, metrics)
+        self._of_controller = LargeRequests("controller", _LARGE_OF_CONTROLLER, metrics)
+        self._stages: dict[int, RequestStages] = {}
         self._later: dict[asyncio.Task[None], tuple[Call, Awaitable[Any]]] = {}
         self._parked: dict[Call, None] = {}
         self._held: dict[ServerConnection, deque[Call]] = {}
@@ -174,6 +156,7 @@ class Dispatcher:
             return
         rest = self._serve(call)
         if rest is not None:
+            call.handled_ns = self._clock.monotonic_ns()  # the channel's turn has taken until now
             self._held[call.connection] = deque()
             self._run(call, rest, self._serve_held(call, rest))
 
@@ -181,20 +164,25 @@ class Dispatcher:
         """What is left to be done in slices before the next request of the connection is served, if anything is."""
         if call.connection.is_closed:
             return None
-        assert call.frame is not None
+        frame = call.frame
+        assert frame is not None
         served = self._served.get(call.api_key)
         limit = self._max_elements if served is None or served.max_elements is None else served.max_elements
+        is_short = len(frame) <= _SLICED_ABOVE_BYTES or call.api_key == PRODUCE  # records stay where they are
         try:
-            if len(call.frame) <= _SLICED_ABOVE_BYTES:
-                return self._decoded(call, decode_request(call.frame, limit))
-            decoding = RequestDecoding(call.frame, limit)
-            decoded = decoding.step()
-            return self._decode_rest(call, decoding) if decoded is None else self._decoded(call, decoded)
+            if is_short:
+                return self._decoded(call, decode_request(frame, limit if limit < _AT_ONCE else _AT_ONCE))
+            decoded = RequestDecoding(frame, limit).first_step()
+            return self._serve_large(call, limit) if decoded is None else self._decoded(call, decoded)
         except (UnsupportedVersionError, WireError) as failure:
+            if is_short and limit > _AT_ONCE and isinstance(failure, TooManyElementsError):
+                return self._serve_large(call, limit)
             self._unreadable(call, failure)
             return None
 
-    def _decoded(self, call: Call, frame: RequestFrame) -> Coroutine[Any, Any, Result] | None:
+    def _decoded(
+        self, call: Call, frame: RequestFrame, place: Place | None = None
+    ) -> Coroutine[Any, Any, Result] | None:
         header, request = frame
         call.version, call.correlation_id = header.request_api_version, header.correlation_id
         call.client_id = header.client_id
@@ -206,15 +194,25 @@ class Dispatcher:
             result = served.handler(self.broker, request, call)
             if isinstance(result, InSlices):
                 return result.work
-            if served.one_at_a_time and asyncio.iscoroutine(result):
+            if isinstance(result, CoroutineType) and (served.one_at_a_time or self._waits_its_turn(call)):
                 return result
         except Exception as failure:
             self._failed(call, failure)
             return None
-        self._take(call, result)
+        self._take(call, result, place)
         return None
 
-    def _take(self, call: Call, result: Result) -> None:
+    def _waits_its_turn(self, call: Call) -> bool:
+        """While the lane is crowded, each connection has one request in it. Otherwise a client that sends many requests
+        ahead would make others wait for all of them.
+
+        Produces do not wait in the lane. What a follower acknowledges must not wait for a device that is slow to give
+        an earlier fetch its records (edge case 34).
+        """
+        key = call.api_key
+        return self.lane.is_crowded and key != PRODUCE and not (key == FETCH and call.connection.is_broker)
+
+    def _take(self, call: Call, result: Result, place: Place | None = None) -> None:
         """What the handler has come to."""
         call.handled_ns = self._clock.monotonic_ns()
         try:
@@ -225,48 +223,76 @@ class Dispatcher:
                 call.let_go()
                 result.sent_by(lambda make: self._answer_parked(call, make))
             else:
-                self._await(call, result)
+                self._await(call, result, place)
         except Exception as failure:
             self._failed(call, failure)
 
     # In slices
 
-    async def _decode_rest(self, call: Call, decoding: RequestDecoding) -> Result:
-        """Raises _Handled if the request has come to its end already."""
+    async def _serve_large(self, call: Call, limit: int) -> Result:
+        """Waits for a place, decodes the request and has it handled. Raises _Handled in the end."""
+        size = 0 if call.frame is None else len(call.frame)
+        place = await self._place_of(call).enter(call, weight(min(limit, size), size))
+        if place is None:
+            raise _Handled
+        try:
+            decoded = await self._decode(call, limit, place)
+            rest = None if decoded is None else self._decoded(call, decoded, place)
+            if rest is not None:
+                await self._finish(call, rest, place)
+        finally:
+            place.leave()
+        raise _Handled
+
+    def _place_of(self, call: Call) -> LargeRequests:
+        if call.api_key in self._control_keys:
+            return self._of_controller
+        return self._of_brokers if call.connection.is_broker else self._of_clients
+
+    async def _decode(self, call: Call, limit: int, place: Place) -> RequestFrame | None:
+        """None if the request cannot be read, or the client has gone."""
+        decoding: RequestDecoding | None = None
+        steps = 0
         while True:
-            await self.lane.turn()
-            if call.connection.is_closed:
-                raise _Handled
+            await self._turn(call)
+            if call.frame is None or call.connection.is_closed:
+                return None
             try:
+                decoding = decoding or RequestDecoding(call.frame, limit)
                 decoded = decoding.step()
             except (UnsupportedVersionError, WireError) as failure:
                 self._unreadable(call, failure)
-                raise _Handled from None
+                return None
+            steps += 1
             if decoded is not None:
-                break
-        rest = self._decoded(call, decoded)
-        if rest is None:
-            raise _Handled
-        return await rest
+                place.shrink(weight(steps * STEP_ELEMENTS, len(call.frame)))
+                return decoded
+
+    async def _turn(self, call: Call) -> None:
+        await self.lane.turn(call.connection.is_broker or call.api_key in self._control_keys)
+
+    async def _finish(self, call: Call, rest: Awaitable[Result], place: Place | None = None) -> None:
+        """The rest of a request, and its answer."""
+        try:
+            result = await rest
+            if isinstance(result, Message):
+                call.handled_ns = self._clock.monotonic_ns()
+                await self._answer_in_slices(call, result)
+            else:
+                self._take(call, result, place)
+        except _Handled:
+            pass
+        except Exception as failure:
+            self._failed(call, failure)
 
     async def _serve_held(self, call: Call, rest: Coroutine[Any, Any, Result] | None) -> None:
         """The rest of a request, and then those of its connection that have come meanwhile."""
         connection = call.connection
         held = self._held[connection]
+        pace = Pace(self.lane, connection.is_broker)
         try:
-            served = 0
             while rest is not None:
-                try:
-                    result = await rest
-                    if isinstance(result, Message):
-                        call.handled_ns = self._clock.monotonic_ns()
-                        await self._answer_in_slices(call, result)
-                    else:
-                        self._take(call, result)
-                except _Handled:
-                    pass
-                except Exception as failure:
-                    self._failed(call, failure)
+                await self._finish(call, rest)
                 rest = None
                 while held and rest is None:
                     if connection.is_stalled:
@@ -274,25 +300,31 @@ class Dispatcher:
                         held.clear()
                         break
                     call = held.popleft()
+                    begun_ns = self._clock.monotonic_ns()
                     rest = self._serve(call)
-                    served += 1
-                    if served % _HELD_AT_ONCE == 0 and rest is None:
-                        await self.lane.turn()
+                    if rest is None:
+                        await pace.spend(_COST_OF_HELD + (self._clock.monotonic_ns() - begun_ns) // _NS_OF_ELEMENT)
         except asyncio.CancelledError:
             connection.close(f"{API[call.api_key].name} was given up")
             raise
+        except Exception as failure:
+            self._failed(call, failure)
         finally:
             del self._held[connection]
 
-    def _run(self, call: Call, inner: Awaitable[Any], outer: Coroutine[Any, Any, None]) -> None:
+    def _run(self, call: Call, inner: Awaitable[Any], outer: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(outer)
         self._later[task] = call, inner
         task.add_done_callback(lambda task: self._later.pop(task))
+        return task
 
     # Answers
 
-    def _await(self, call: Call, result: Awaitable[Message | None]) -> None:
-        self._run(call, result, self._answer_later(call, result))
+    def _await(self, call: Call, result: Awaitable[Message | Later | None], place: Place | None = None) -> None:
+        task = self._run(call, result, self._answer_later(call, result))
+        if place is not None:
+            place.share()
+            task.add_done_callback(lambda _: place.leave())
 
     def _answer_parked(self, call: Call, make: MakeAnswer) -> None:
         self._parked.pop(call, None)
@@ -306,13 +338,13 @@ class Dispatcher:
             return
         self._await(call, made)
 
-    async def _answer_later(self, call: Call, result: Awaitable[Message | None]) -> None:
+    async def _answer_later(self, call: Call, result: Awaitable[Message | Later | None]) -> None:
         try:
             response = await result
-            if response is None:
-                self._answer(call, None)
-            else:
+            if isinstance(response, Message):
                 await self._answer_in_slices(call, response)
+            else:
+                self._take(call, response)
         except asyncio.CancelledError:
             call.connection.close(f"{API[call.api_key].name} was given up")
             raise
@@ -325,10 +357,13 @@ class Dispatcher:
         if self._is_gone(call):
             return
         encoding = ResponseEncoding(response, call.version, call.correlation_id)
-        while (parts := encoding.step()) is None:
-            await self.lane.turn()
-        if not self._is_gone(call):
-            call.answer(parts)
+        parts = encoding.first_step()
+        while parts is None:
+            await self._turn(call)
+            if self._is_gone(call):
+                return
+            parts = encoding.step()
+        call.answer(parts)
 
     @staticmethod
     def _is_gone(call: Call) -> bool:
@@ -401,7 +436,7 @@ class Dispatcher:
         """The answer is on its way: note how long each stage took."""
         stages = self._stages.get(call.api_key)
         if stages is None:
-            stages = self._stages[call.api_key] = _Stages(self._metrics, API[call.api_key].name)
+            stages = self._stages[call.api_key] = RequestStages(self._metrics, API[call.api_key].name)
         stages.note((call.arrived_ns, call.taken_ns, call.handled_ns, call.answered_ns, self._clock.monotonic_ns()))
         if stages.is_due:
             stages.sort()

@@ -165,7 +165,8 @@ class PartitionTotal:
 class FetchSession:
     """The partitions of one reader, in the order they get their turn.
 
-    Always: a partition that could answer something else than the client knows is in `dirty`.
+    Always: a partition that could answer something else than the client knows is in `dirty`. A session that is closed
+    has no partitions.
     """
 
     def __init__(
@@ -184,9 +185,11 @@ class FetchSession:
         self.requests = 0
         """How many fetches of this session there were."""
         self.last_used_ms = now_ms
+        self.is_closed = False
 
     def add(self, wanted: FetchPartition, topic: str | None, topic_id: bytes) -> FetchItem:
         """A new partition or new facts about one."""
+        assert not self.is_closed, "whoever names partitions in slices looks whether the session is still there"
         key: Key = (topic_id if self.uses_topic_ids else topic or "", wanted.partition)
         item = self.items.get(key)
         if item is None:
@@ -213,6 +216,7 @@ class FetchSession:
                 self.dirty[item] = None
 
     def close(self) -> None:
+        self.is_closed = True
         for item in self.items.values():
             item.watch(None)
         self._total.count -= len(self.items)
@@ -230,7 +234,11 @@ class Opened(NamedTuple):
 
 
 class FetchSessions:
-    """At most `slots` of them, with at most `most_partitions` in those of clients together."""
+    """At most `slots` of them, with at most `most_partitions` in those of clients together.
+
+    A fetch without a session keeps its partitions only while it waits. Such fetches may wait with as many partitions
+    together as sessions may have.
+    """
 
     def __init__(self, slots: int, most_partitions: int, clock: Clock, random: Random, metrics: Metrics) -> None:
         self._slots = slots
@@ -239,10 +247,13 @@ class FetchSessions:
         self._random = random
         self._sessions: dict[int, FetchSession] = {}
         self._total = PartitionTotal()
+        self._waiting = 0
+        """Partitions of fetches that wait in purgatory and have no session."""
         prefix = "kafka_server_fetch_session_cache_"
         self._evictions = metrics.counter(prefix + "incremental_fetch_session_evictions_total")
         metrics.gauge(prefix + "num_incremental_fetch_sessions", lambda: len(self._sessions))
         metrics.gauge(prefix + "num_incremental_fetch_partitions_cached", lambda: self._total.count)
+        metrics.gauge("tidelog_fetch_waiting_partitions", lambda: self._waiting)
 
     def open(self, request: FetchRequest, uses_topic_ids: bool, *, is_privileged: bool = False) -> Opened | ErrorCode:
         """By session id and epoch: none, a new one, the next fetch of a known one, or why that cannot be.
@@ -272,6 +283,19 @@ class FetchSessions:
         known.last_used_ms = now_ms
         known.is_privileged = known.is_privileged or is_privileged
         return Opened(known, True)
+
+    def may_wait(self, session: FetchSession) -> bool:
+        """Whether a fetch may wait for more to read; else it is answered with what there is."""
+        return session.id != NO_SESSION or self._waiting + len(session.items) <= self._most_partitions
+
+    def waits(self, session: FetchSession) -> int:
+        """A fetch waits; what this returns is given to `waits_no_more`."""
+        partitions = 0 if session.id != NO_SESSION else len(session.items)
+        self._waiting += partitions
+        return partitions
+
+    def waits_no_more(self, partitions: int) -> None:
+        self._waiting -= partitions
 
     def forget(self, sessions: Iterable[FetchSession]) -> None:
         for session in sessions:

@@ -1,8 +1,9 @@
 """Long work in slices, so that no request holds the loop for long.
 
 A handler with much to do counts what it has done and gives the loop back after each slice. It counts elements and not
-time, so the simulator replays it. Whoever waits for a slice stands in one queue, and each turn of the loop serves one
-of them: many large requests together take no more of a turn than one does.
+time, so the simulator replays it. In each turn of the loop all requests together work on about two slices: one slice is
+shared by the requests that begin, and one request that has begun before gets a slice for itself. So many large requests
+together take no more of a turn than a few do, and a small request does not wait for the large ones.
 
 Between two slices everything else goes on. A handler takes the list of what it will look at before the first slice, and
 looks at each element as it is when its slice comes, as Kafka does whose handlers run beside each other.
@@ -17,6 +18,9 @@ from typing import TypeVar
 
 SLICE = 500
 """Elements of a slice. The work on one takes up to some ten microseconds."""
+
+FIRST = 100
+"""Elements that a request may work on when it begins. Most requests need no more."""
 
 PIECE = 1_000
 """Topics and partitions of a request that are worked on in one go, where a request is taken in pieces."""
@@ -33,54 +37,136 @@ def cost_of_id(name: str) -> int:
     return 1 + len(name) // _UNITS_OF_ELEMENT
 
 
-class SlowLane:
-    """Those who wait for their next slice, in the order they came."""
+class _Queue:
+    """Requests that wait. Brokers and clients are served alternately, and each kind in the order it came.
+
+    Nothing proves that a request is of a broker, so brokers do not keep clients from being served.
+    """
+
+    __slots__ = ("_brokers", "_clients", "_was_broker", "size")
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._brokers: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._clients: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._was_broker = False
+        """The request that was served last."""
+        self.size = 0
+
+    def add(self, is_broker: bool, elements: int) -> asyncio.Future[None]:
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        (self._brokers if is_broker else self._clients).append((begun, elements))
+        self.size += 1
+        return begun
+
+    def serve(self) -> int:
+        """Let the next request go on. How many elements it will work on; 0 if none waits."""
+        while self.size:
+            self.size -= 1
+            is_broker = bool(self._brokers) and not (self._was_broker and self._clients)
+            begun, elements = (self._brokers if is_broker else self._clients).popleft()
+            if not begun.done():  # else it was cancelled
+                self._was_broker = is_broker
+                begun.set_result(None)
+                return elements
+        return 0
+
+
+class SlowLane:
+    """Shares each turn of the loop among the requests that work in slices.
+
+    A turn has room for the first elements of several requests (`take`). If it is used up, a request waits for its first
+    slice, and those who came before it are served before it. For each further slice a request waits for a turn in
+    which no other request has one.
+
+    Always: while something waits, or room of the present turn is used, `_begin_turn` is scheduled for the next one.
+    """
+
+    def __init__(self) -> None:
+        self.room = SLICE
+        """Elements that can still be worked on in this turn of the loop by requests that begin."""
+        self._beginners = _Queue()
+        self._waiting = _Queue()
         self._is_scheduled = False
 
-    async def turn(self) -> None:
-        """Returns in a later turn of the loop, alone."""
-        loop = asyncio.get_running_loop()
-        begun: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(begun)
+    @property
+    def is_crowded(self) -> bool:
+        """Requests wait for each other."""
+        return self._beginners.size + self._waiting.size > 0
+
+    def take(self, elements: int) -> bool:
+        """Whether a request may work on so many elements now, without a slice of its own. The last one to take room
+        may take more than there is."""
+        if self.room <= 0:
+            return False
+        self.room -= elements
+        self._schedule()
+        return True
+
+    async def first_turn(self, elements: int, is_broker: bool = False) -> None:
+        """Returns in a later turn of the loop, which has room for so many elements of this request."""
+        self._schedule()
+        await self._beginners.add(is_broker, elements)
+
+    async def turn(self, is_broker: bool = False) -> None:
+        """Returns in a later turn of the loop, and no other request gets a slice in that turn."""
+        await self.next_turn(is_broker)
+
+    def next_turn(self, is_broker: bool = False) -> asyncio.Future[None]:
+        """Is done when `turn` would return, for a request that is no coroutine."""
+        self._schedule()
+        return self._waiting.add(is_broker, SLICE)
+
+    def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            loop.call_soon(self._serve)
-        await begun
+            asyncio.get_running_loop().call_soon(self._begin_turn)
 
-    def _serve(self) -> None:
-        while self._waiting:
-            begun = self._waiting.popleft()
-            if not begun.done():  # else it was cancelled
-                begun.set_result(None)
-                break
-        self._is_scheduled = bool(self._waiting)
-        if self._is_scheduled:
-            asyncio.get_running_loop().call_soon(self._serve)
+    def _begin_turn(self) -> None:
+        self._is_scheduled = False
+        self.room = SLICE
+        while self.room > 0 and (elements := self._beginners.serve()):
+            self.room -= elements
+        if self._waiting.serve() or self.room < SLICE:
+            self._schedule()
 
 
 class Pace:
-    """How much of the present slice one handler has used."""
+    """How much of the present slice one handler has used.
 
-    __slots__ = ("_lane", "_left")
+    It begins with what the turn has room for, up to FIRST elements. `is_broker`: it works for another broker.
+    """
 
-    def __init__(self, lane: SlowLane) -> None:
+    __slots__ = ("_first", "_is_broker", "_lane", "_left")
+
+    def __init__(self, lane: SlowLane, is_broker: bool = False) -> None:
         self._lane = lane
-        self._left = SLICE
+        self._is_broker = is_broker
+        self._first = FIRST
+        """What is left of the elements that it may begin with; 0 when it has waited for a slice."""
+        self._left = 0
+        """Of its own slice."""
 
     @property
     def is_used_up(self) -> bool:
         """Whether `spend` would wait for the next slice."""
-        return self._left <= 0
+        return self._left <= 0 and (self._first <= 0 or self._lane.room <= 0)
 
     async def spend(self, elements: int = 1) -> None:
         """So many elements will be worked on next; waits for another slice if this one is used up."""
+        if self._left <= 0 and self._first > 0 and self._lane.take(elements):
+            self._first -= elements
+            return
         if self._left <= 0:
-            await self._lane.turn()
-            self._left = SLICE
+            await self._wait(elements)
         self._left -= elements
+
+    async def _wait(self, elements: int) -> None:
+        if self._first > 0:
+            await self._lane.first_turn(max(self._first, elements), self._is_broker)
+            self._left, self._first = self._first, 0
+        else:
+            await self._lane.turn(self._is_broker)
+            self._left = SLICE
 
     async def each(self, items: Iterable[T], cost: int = 1) -> AsyncIterator[T]:
         """The items, one after the other, with a rest after each slice."""
@@ -92,12 +178,13 @@ class Pace:
         """The items, as many at once as the slice has room for."""
         start = 0
         while start < len(items):
-            await self.spend(0)
-            end = start + max(self._left, 1)
-            part = items[start:end]
-            self._left -= len(part)
+            if self.is_used_up:
+                await self._wait(1)
+            room = self._left if self._left > 0 else min(self._first, self._lane.room)
+            part = items[start : start + room]
+            await self.spend(len(part))
             yield part
-            start = end
+            start += len(part)
 
 
 def pieces(

@@ -10,6 +10,7 @@ from tidelog.wire.messages.index import APIS, MODULE_OF
 from tidelog.wire.schema import Message
 from tidelog.wire.versions import Versions
 
+PRODUCE, FETCH = 0, 1
 API_VERSIONS = 18
 CONTROLLED_SHUTDOWN = 7
 

@@ -24,6 +24,9 @@ _KEY_AND_VERSION = struct.Struct(">hh")
 STEP_ELEMENTS = 5_000
 STEP_BYTES = 2 * 1024 * 1024
 """Of a message that is decoded or encoded in steps: a step takes a few milliseconds at most."""
+FIRST_STEP_ELEMENTS = 1_000
+FIRST_STEP_BYTES = 256 * 1024
+"""Of the first step, which many messages may take at the same time. Most need no other."""
 
 
 class RequestFrame(NamedTuple):
@@ -66,8 +69,12 @@ class ResponseEncoding:
         header = ResponseHeader(correlation_id=correlation_id)
         self._encoding = encoder.Encoding(header_plan, header, encoder_of(type(response), version), response)
 
-    def step(self) -> list[Any] | None:
+    def first_step(self) -> list[Any] | None:
         """The parts of the frame if they are complete."""
+        return self._encoding.step(FIRST_STEP_ELEMENTS, FIRST_STEP_BYTES)
+
+    def step(self) -> list[Any] | None:
+        """The same after more work."""
         return self._encoding.step(STEP_ELEMENTS, STEP_BYTES)
 
 
@@ -96,9 +103,16 @@ class RequestDecoding:
         self._header, position = decoder.decode(header_plan, frame, 0)
         self._decoding = decoder.Decoding(decoder_of(api.request, version), frame, position, max_elements)
 
-    def step(self) -> RequestFrame | None:
+    def first_step(self) -> RequestFrame | None:
         """The request if it is complete."""
-        request: Message | None = self._decoding.step(STEP_ELEMENTS, STEP_BYTES)
+        return self._step(FIRST_STEP_ELEMENTS, STEP_BYTES)
+
+    def step(self) -> RequestFrame | None:
+        """The same after more work."""
+        return self._step(STEP_ELEMENTS, STEP_BYTES)
+
+    def _step(self, elements: int, size: int) -> RequestFrame | None:
+        request: Message | None = self._decoding.step(elements, size)
         return None if request is None else RequestFrame(self._header, request)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tidelog.broker.dispatch import InSlices, Later
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchItem, FetchSession
@@ -49,15 +49,17 @@ _READ_COMMITTED = 1
 _CONSUMER = -1
 _ONE_SLICE_BYTES = 16 * 1024
 """A smaller request does not name too many partitions for one slice."""
-_MANY = 2_000
+_MANY = 1_000
 """Partitions above which an answer is read and made in slices."""
+_FEW = 16
+"""Partitions that a fetch reads or answers at once, however many fetches do so in the same turn of the loop."""
 DEBUGGING_REPLICA = -2
 """Asks a replica for what it has itself, be it the leader or not."""
 
+_Answer: TypeAlias = FetchResponse | Later | Awaitable[FetchResponse | Later]
 
-def fetch(
-    broker: Broker, request: FetchRequest, call: Call
-) -> FetchResponse | Later | Awaitable[FetchResponse] | InSlices:
+
+def fetch(broker: Broker, request: FetchRequest, call: Call) -> _Answer | InSlices:
     """What there is to read, at once or when there is enough of it (S2.10)."""
     by_id = call.version >= _TOPIC_IDS
     opened = broker.fetch_sessions.open(request, by_id, is_privileged=_is_of_follower(broker, request))
@@ -79,15 +81,20 @@ def fetch(
 
 async def _fetch_in_slices(
     broker: Broker, request: FetchRequest, call: Call, session: FetchSession, is_incremental: bool
-) -> FetchResponse | Later | Awaitable[FetchResponse]:
-    """The same with very many partitions. The next fetch of this connection begins when all of them are named."""
-    pace = Pace(broker.lane)
+) -> _Answer:
+    """The same with very many partitions. The next fetch of this connection begins when all of them are named.
+
+    Between two slices the session may be closed, or make room for another.
+    """
+    pace = Pace(broker.lane, call.connection.is_broker)
     async for forgotten in pace.each(request.forgotten_topics_data):
         async for indexes in pace.slices(forgotten.partitions):
             _forget(session, forgotten, indexes)
     named: list[tuple[FetchItem, int]] = []
     async for topic in pace.each(request.topics):
         async for partitions in pace.slices(topic.partitions):
+            if session.is_closed:
+                return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             _name(broker, session, topic, partitions, named)
     return _Fetch(broker, request, call, session, is_incremental, named).start()
 
@@ -179,8 +186,10 @@ class _Fetch:
         """It is parked no more."""
         self._later = Later()
         self._timer: asyncio.TimerHandle | None = None
+        self._waits_with = 0
+        """Partitions that it keeps while it is parked, and that no session keeps."""
 
-    def start(self) -> FetchResponse | Later | Awaitable[FetchResponse]:
+    def start(self) -> _Answer:
         if len(self._session.dirty) > _MANY:
             return self._start_in_slices()
         try:
@@ -199,24 +208,26 @@ class _Fetch:
             or self._has_more
             or self._max_wait_s <= 0
             or not self._session.items
+            or not self._broker.fetch_sessions.may_wait(self._session)
         )
 
-    async def _start_cold(self) -> FetchResponse:
+    async def _start_cold(self) -> FetchResponse | Later:
         """The follower is heard first: what it acknowledges does not wait for a slow device (edge case 34)."""
         self._hear_follower()
         self._heard = dict.fromkeys(self._sources)
         return await self._start_in_slices()
 
-    async def _start_in_slices(self) -> FetchResponse:
+    async def _start_in_slices(self) -> FetchResponse | Later:
         """What is read cold may be much, too. Terms that end between two slices are noticed as after a cold read."""
         await self._read_dirty_cold()
         if self._is_follower:
-            async for named in Pace(self._broker.lane).slices(self._named):
+            async for named in self._new_pace().slices(self._named):
                 self._hear(named)
             self._has_tidings = any(map(self._is_untold, self._answers))
-        if not self._is_satisfied:
-            return cast(FetchResponse, await self._park().wait())
-        return await self._respond_in_slices()
+        return await self._respond_in_slices() if self._is_satisfied else self._park()
+
+    def _new_pace(self) -> Pace:
+        return Pace(self._broker.lane, self._call.connection.is_broker)
 
     @property
     def _is_follower(self) -> bool:
@@ -254,6 +265,7 @@ class _Fetch:
         """Until the partitions' changes satisfy it, or its time is over."""
         self._timer = asyncio.get_running_loop().call_later(self._max_wait_s, self.give_way)
         self._session.parked = self
+        self._waits_with = self._broker.fetch_sessions.waits(self._session)
         self._call.when_gone = self.give_way
         if self._call.connection.is_closed:  # before it came here
             self._wake_later(self.give_way)
@@ -271,6 +283,17 @@ class _Fetch:
         self._broker.channel.at_end_of_turn(callback)
 
     def _look(self) -> None:
+        """Read what changed, in this turn of the loop if it has room for that."""
+        if self._is_over or self._may_take(len(self._session.dirty)):
+            self._look_now()
+        else:
+            turn = self._broker.lane.next_turn(self._call.connection.is_broker)
+            turn.add_done_callback(lambda _: self._look_now())
+
+    def _may_take(self, partitions: int) -> bool:
+        return partitions <= _FEW or self._broker.lane.take(partitions)
+
+    def _look_now(self) -> None:
         """Read what changed, and see whether it is enough now."""
         self._is_woken = False
         if self._is_over:
@@ -298,10 +321,13 @@ class _Fetch:
             self._timer.cancel()
         if self._session.parked is self:
             self._session.parked = None
+        self._broker.fetch_sessions.waits_no_more(self._waits_with)
         if self._is_cold:
             self._later.answer(self._respond_cold)
+        elif len(self._answers) <= _MANY and self._may_take(len(self._answers)):
+            self._later.answer(self._respond)
         else:
-            self._later.answer(self._respond_in_slices if len(self._answers) > _MANY else self._respond)
+            self._later.answer(self._respond_in_slices)
 
     # Reading
 
@@ -321,7 +347,7 @@ class _Fetch:
 
     async def _read_dirty_cold(self) -> None:
         """And what this request names, even if another fetch of the session has read it meanwhile."""
-        pace = Pace(self._broker.lane)
+        pace = self._new_pace()
         async for item in pace.each(self._due()):
             await self._read_anyhow(item)
         async for item, _ in pace.each(self._named):
@@ -533,7 +559,7 @@ class _Fetch:
 
     async def _respond_in_slices(self) -> FetchResponse:
         topics: dict[str | bytes, FetchableTopicResponse] = {}
-        async for answers in Pace(self._broker.lane).slices(list(self._answers.items())):
+        async for answers in self._new_pace().slices(list(self._answers.items())):
             self._add_answers(topics, answers)
         return self._response(topics)
 

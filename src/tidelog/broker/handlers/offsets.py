@@ -53,7 +53,7 @@ _TO_THE_HIGH_WATERMARK = -1
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     """A partition that is named more than once is an INVALID_REQUEST, as in Kafka."""
-    pace = Pace(broker.lane)
+    pace = Pace(broker.lane, call.connection.is_broker)
     seen: Counter[tuple[str, int]] = Counter()
     async for topic in pace.each(request.topics):
         async for part in pace.slices(topic.partitions):
@@ -131,7 +131,7 @@ async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch ends (S4.4)."""
-    pace = Pace(broker.lane)
+    pace = Pace(broker.lane, call.connection.is_broker)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
