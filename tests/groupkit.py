@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from tidelog.errors import ErrorCode
-from tidelog.groups import Answer, Client, Effect, GroupConfig, Groups, Record, Write
+from tidelog.groups import Answer, Client, Effect, GroupConfig, Groups, LargeCommit, Record, Write
 from tidelog.wire.codec import decode, encode
 from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.wire.messages.group_offsets import (
@@ -85,6 +85,11 @@ class Coordinator:
                 if not self.hold:
                     self.settle(ErrorCode.NONE, entry)
         assert self.kept() == self.counted(), "what is kept is counted"
+        assert self.groups.usage.member_bytes == self.member_bytes()
+
+    def member_bytes(self) -> int:
+        groups = self.groups._groups.values()
+        return sum(member.size_bytes for group in groups for member in group.members.values())
 
     def counted(self) -> tuple[int, int, int, int]:
         usage = self.groups.usage
@@ -236,7 +241,9 @@ class Coordinator:
         metadata: str | None = "",
         retention_ms: int = -1,
         version: int = 9,
+        large: bool = False,
     ) -> int:
+        """A large one is read partition by partition."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for (topic, partition), offset in offsets.items():
             topics.setdefault(topic, OffsetCommitRequestTopic(name=topic)).partitions.append(
@@ -253,7 +260,23 @@ class Coordinator:
             topics=list(topics.values()),
         )
         ticket = self._ticket(request, version)
-        self.carry_out(self.groups.commit_offsets(_sent(request, version), version, self.now_ms, ticket))
+        if large:
+            commits = self.groups.commits_of(group_id)
+            whole = LargeCommit(request, self.config, self.groups.usage, commits, self.now_ms)
+            for name, topic in topics.items():
+                for partition in topic.partitions:
+                    whole.read([OffsetCommitRequestTopic(name=name, partitions=[partition])])
+            self.carry_out(self.groups.commit_large(whole, version, self.now_ms, ticket))
+        else:
+            self.carry_out(self.groups.commit_offsets(_sent(request, version), version, self.now_ms, ticket))
+        return ticket
+
+    def snapshot(self, *topics: str, group_id: str = GROUP, require_stable: bool = False) -> int:
+        ticket = next(self._tickets)
+        effects = self.groups.snapshot_offsets(
+            group_id, topics or None, self.now_ms, ticket, require_stable=require_stable
+        )
+        self.carry_out(effects)
         return ticket
 
     def fetch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hypothesis import settings
@@ -21,7 +22,9 @@ PROTOCOLS = (
     {"roundrobin": subscription("orders"), "range": subscription("orders")},
 )
 ERRORS = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-CONFIG = GroupConfig(max_size=4, offsets_retention_ms=100_000)
+CONFIG = GroupConfig(max_size=4, offsets_retention_ms=100_000, group_pending_members_max=3)
+TIGHT = replace(CONFIG, broker_members_max_bytes=6_000)
+"""About four members have room, in all groups together."""
 
 
 class Known(NamedTuple):
@@ -114,8 +117,9 @@ class GroupMachine(RuleBasedStateMachine):
         if committed:
             self.writes_are_committed(100)
 
-    @initialize(names=st.sampled_from(["", "a", "ab", "aab"]))
-    def stable_at_first(self, names: str) -> None:
+    @initialize(names=st.sampled_from(["", "a", "ab", "aab"]), config=st.sampled_from([CONFIG, CONFIG, TIGHT]))
+    def stable_at_first(self, names: str, config: GroupConfig) -> None:
+        self.c.config = self.c.groups.config = config
         for name in names:
             self.join_new("red", name, PROTOCOLS[2], 9)
             self.join_new("red", None, PROTOCOLS[2], 3)
@@ -139,19 +143,20 @@ class GroupMachine(RuleBasedStateMachine):
         identity = ("", who.instance_id) if by_name and who.instance_id else (who.member_id, who.instance_id)
         self.ask(self.c.leave(identity, group_id=who.group_id))
 
-    @rule(group_id=groups, pick=picks, offset=st.integers(0, 50), partition=st.integers(0, 1))
-    def commit(self, group_id: str, pick: int, offset: int, partition: int) -> None:
+    @rule(group_id=groups, pick=picks, offset=st.integers(0, 50), partition=st.integers(0, 1), large=st.booleans())
+    def commit(self, group_id: str, pick: int, offset: int, partition: int, large: bool) -> None:
         topic = ("orders", "refunds")[pick % 2]
         who = self.pick(pick) if self.known else Known(group_id, "", None, -1)
         if pick % 3 == 0:
             who = Known(group_id, "", None, -1)
         self.ask(
             self.c.commit(
-                {(topic, partition): offset},
+                {(topic, partition): offset, **({("orders", 2): offset} if large else {})},
                 who.member_id,
                 who.generation,
                 group_id=who.group_id,
                 instance_id=who.instance_id,
+                large=large,
             )
         )
 
@@ -165,7 +170,24 @@ class GroupMachine(RuleBasedStateMachine):
             return
         self.ask(self.c.delete_group(group_id))
 
+    @rule(group_id=groups, require_stable=st.booleans())
+    def snapshot(self, group_id: str, require_stable: bool) -> None:
+        self.ask(self.c.snapshot(group_id=group_id, require_stable=require_stable))
+
     # What happens to the coordinator
+
+    @rule(silent_ms=st.sampled_from([1_000, 10_000]), is_gone=st.booleans())
+    def silent_members_make_room(self, silent_ms: int, is_gone: bool) -> None:
+        now_ms = self.c.now_ms
+        effects, _ = self.c.groups.drop_silent(now_ms - silent_ms, lambda ticket: is_gone, 3, now_ms)
+        self.c.carry_out(effects)
+        self.learn()
+
+    @rule()
+    def the_oldest_id_makes_room(self) -> None:
+        for pending in list(self.c.groups.usage.pending)[:1]:
+            self.c.carry_out(self.c.groups.drop_id(pending, self.c.now_ms))
+        self.learn()
 
     @rule(ms=st.sampled_from([1, 1_000, 1_000, 3_000, 3_000, 10_000, 60_000]))
     def time_passes(self, ms: int) -> None:

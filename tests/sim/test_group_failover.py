@@ -12,6 +12,9 @@ from tests.brokerkit import Kit
 from tests.brokerkit import run as run_one
 from tests.clusterkit import ClusterKit, run
 from tests.memberkit import GROUP, MemberKit, ready, stable_generation
+from tidelog.broker import pacing
+from tidelog.broker.handlers import group_offsets
+from tidelog.client.group_offsets import commit_offsets, committed_offsets
 from tidelog.client.membership import Assignment, Member
 from tidelog.client.seat import MemberSettings
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
@@ -210,6 +213,44 @@ def test_a_commit_waits_for_the_replicas() -> None:
         await eventually(lambda: reader.committed != committed, 60)
 
     run(story, topic=False, **SETTINGS)
+
+
+@pytest.mark.parametrize("later_ms", [0, 1, 2, 3, 5, 8, 13])
+def test_a_commit_of_several_batches_is_answered_only_if_the_next_coordinator_has_all_of_it(
+    later_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "PIECE", 10)
+    monkeypatch.setattr(group_offsets, "PIECE", 10)
+    many = [TopicPartition("t", index) for index in range(40)]
+
+    async def story(cluster: ClusterKit) -> None:
+        await cluster.create_topic("t", [(1, 2, 3)] * len(many))
+        client = await cluster.connect("client")
+
+        async def seen() -> set[int]:
+            found = await committed_offsets(client, GROUP, many)
+            assert len(found) == len(many)
+            return {offset.offset for offset in found.values()}
+
+        await commit_offsets(client, GROUP, dict.fromkeys(many, 1))
+        assert await seen() == {1}
+        dead = _coordinator(cluster)
+        log = cluster[dead].broker.replicas.partitions[TopicPartition(GROUP_OFFSETS_TOPIC, 0)].log
+        end = log.log_end_offset
+        second = asyncio.ensure_future(commit_offsets(client, GROUP, dict.fromkeys(many, 2)))
+        await _until_seen(lambda: log.log_end_offset > end)
+        await asyncio.sleep(later_ms / 1000)
+        cluster[dead].kill()
+        (failure,) = await asyncio.gather(second, return_exceptions=True)
+        await eventually(lambda: _coordinator(cluster) not in (0, dead), 60, "another coordinates")
+        if failure is None:
+            assert await seen() == {2}
+        else:
+            assert await seen() <= {1, 2}
+        await commit_offsets(client, GROUP, dict.fromkeys(many, 3))
+        assert await seen() == {3}
+
+    run(story, topic=False, message_max_bytes="1000", **SETTINGS)
 
 
 @pytest.mark.parametrize("count", [1000])

@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 
 from tests.brokerkit import Kit, run
+from tidelog.broker import isr_changes
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.partition import Partition
-from tidelog.controller.asked_before import was_asked_before
+from tidelog.controller.asked_before import mark_asked_before, was_asked_before
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.metrics import Metrics
 from tidelog.replication.leader import FollowerFetch
 from tidelog.wire.messages.controller import (
     AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
     AlterPartitionResponse,
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
+    BrokerState,
 )
 
 FOLLOWER = 2
@@ -194,3 +198,78 @@ def test_edge_43_a_controller_that_does_not_answer_confirms_nothing() -> None:
         assert under_way == 0, "clients come again, and what they asked before must not pile up"
 
     run(story)
+
+
+def _grants_all(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    topics = [
+        AlterPartitionResponseTopicData(
+            topic_id=topic.topic_id,
+            partitions=[
+                AlterPartitionResponsePartitionData(
+                    partition_index=asked.partition_index,
+                    leader_id=1,
+                    leader_epoch=asked.leader_epoch,
+                    partition_epoch=asked.partition_epoch + 1,
+                    isr=[member.broker_id for member in asked.new_isr_with_epochs],
+                )
+                for asked in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return AlterPartitionResponse(topics=topics)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        _grants_all,
+        lambda request: AlterPartitionResponse(error_code=ErrorCode.INVALID_REQUEST),
+        lambda request: AlterPartitionResponse(),
+    ],
+    ids=["granted", "refused", "not answered"],
+)
+def test_very_many_changes_go_into_several_requests(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the controller does not answer does not keep the others from being asked for."""
+    monkeypatch.setattr(isr_changes, "MOST_AT_ONCE", 2)
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 7)
+        for index in range(7):
+            assert await kit.lead_and_isr(index=index, isr=[1]) == 0
+        controller = Controller(first, _grants_all)
+        changes = IsrChanges(1, lambda: 5, controller, Metrics())
+        partitions = kit.partitions()
+        for partition in partitions:
+            leader = partition.leader
+            assert leader is not None
+            leader.follower_fetched(FollowerFetch(FOLLOWER, 0, 0, 7), 0)
+            changes.propose(partition, (1, FOLLOWER))
+        await eventually(lambda: all(partition.isr == (1, FOLLOWER) for partition in partitions))
+        asked = [
+            [data.partition_index for topic in request.topics for data in topic.partitions]
+            for request, _ in controller.asked
+        ]
+        assert [len(indexes) for indexes in asked] == ([2, 2, 2, 1] if first is _grants_all else [2, 2, 2, 2, 1])
+        assert len({index for indexes in asked[:3] for index in indexes}) == 6, "each is asked for before any again"
+        await changes.stop()
+
+    run(story)
+
+
+def test_a_request_of_as_many_changes_as_are_sent_is_taken_however_few_elements_clients_may_send() -> None:
+    async def story(kit: Kit) -> None:
+        isr = [BrokerState(broker_id=broker_id, broker_epoch=1) for broker_id in range(10)]
+        data = [
+            AlterPartitionRequestPartitionData(partition_index=index, new_isr_with_epochs=isr)
+            for index in range(isr_changes.MOST_AT_ONCE)
+        ]
+        for partition in data:
+            mark_asked_before(partition)
+        topic = AlterPartitionRequestTopicData(topic_id=bytes(15) + b"1", partitions=data)
+        request = AlterPartitionRequest(broker_id=1, broker_epoch=kit.broker.epoch, topics=[topic])
+        answer = await kit.call(request, 3)
+        assert answer.error_code == 0
+        assert len(answer.topics[0].partitions) == isr_changes.MOST_AT_ONCE
+
+    run(story, tidelog_request_max_elements="1000")

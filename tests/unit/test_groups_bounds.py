@@ -5,34 +5,63 @@ from __future__ import annotations
 import pytest
 
 from tests.groupkit import GROUP, SESSION_MS, Coordinator, subscription
+from tidelog.broker.apis import SERVED
+from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, Usage
+from tidelog.groups import MAX_MEMBERS, GroupConfig, Usage
 from tidelog.groups.group import Group
 from tidelog.groups.timers import _FEW, NEVER, Timer, TimerKind, Timers
 
 NOT_NOW = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_pending_ids_of_a_broker_are_bounded_and_expire() -> None:
-    coordinator = Coordinator(GroupConfig(broker_pending_members_max=3))
+def test_pending_ids_expire_with_their_groups() -> None:
+    coordinator = Coordinator()
     for number in range(3):
         assert coordinator.error(coordinator.join(group_id=f"g{number}")) == ErrorCode.MEMBER_ID_REQUIRED
-    assert coordinator.error(coordinator.join(group_id="one-more")) == NOT_NOW
-    assert coordinator.counted() == (3, 3, 0, 0), "nor is there a group for it"
-    assert coordinator.groups.usage.refused == 1
+    assert coordinator.counted() == (3, 3, 0, 0)
     coordinator.pass_ms(SESSION_MS)
-    assert coordinator.counted() == (0, 0, 0, 0), "the groups go with the last id"
-    assert coordinator.error(coordinator.join(group_id="one-more")) == ErrorCode.MEMBER_ID_REQUIRED
+    assert coordinator.counted() == (0, 0, 0, 0)
 
 
-def test_pending_ids_of_a_group_are_bounded() -> None:
+def test_a_pending_id_is_kept_for_a_minute_at_most() -> None:
+    coordinator = Coordinator()
+    member_id = coordinator.answers[coordinator.join(session_ms=1_800_000)].member_id
+    coordinator.pass_ms(59_999)
+    assert coordinator.counted() == (1, 1, 0, 0)
+    coordinator.pass_ms(1)
+    assert coordinator.counted() == (0, 0, 0, 0)
+    assert coordinator.error(coordinator.join(member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_oldest_pending_id_of_a_group_makes_room() -> None:
+    """A client that asks for ids and never joins keeps no other client out."""
     coordinator = Coordinator(GroupConfig(group_pending_members_max=2))
-    first = coordinator.join()
+    ids = [coordinator.answers[coordinator.join()].member_id for _ in range(5)]
+    other = coordinator.answers[coordinator.join(group_id="other")].member_id
+    assert coordinator.counted() == (2, 3, 0, 0)
+    assert coordinator.groups.usage.evicted_ids == 3
+    assert [coordinator.error(coordinator.join(gone)) for gone in ids[:3]] == [ErrorCode.UNKNOWN_MEMBER_ID] * 3
+    waiting = [coordinator.join(member_id) for member_id in ids[3:]]
+    coordinator.pass_ms(2 * coordinator.config.initial_rebalance_delay_ms)
+    assert [coordinator.joined(ticket).member_id for ticket in waiting] == ids[3:]
+    assert [pending.member_id for pending in coordinator.groups.usage.pending] == [other]
+
+
+def test_a_pending_id_that_makes_room_for_those_of_other_groups_stalls_no_rebalance() -> None:
+    coordinator = Coordinator()
+    (member_id,) = coordinator.stable()
     coordinator.join()
-    assert coordinator.error(coordinator.join()) == NOT_NOW
-    assert coordinator.error(coordinator.join(group_id="other")) == ErrorCode.MEMBER_ID_REQUIRED
-    coordinator.join(coordinator.answers[first].member_id)
-    assert coordinator.error(coordinator.join()) == ErrorCode.MEMBER_ID_REQUIRED, "one has become a member"
+    coordinator.join(group_id="only-an-id")
+    waiting = coordinator.join(member_id, protocols={"range": subscription("more")})
+    assert waiting not in coordinator.answers, "the id is waited for"
+    usage = coordinator.groups.usage
+    for pending in list(usage.pending):
+        assert coordinator.groups.holds(pending.group)
+        coordinator.carry_out(coordinator.groups.drop_id(pending, coordinator.now_ms))
+    assert coordinator.joined(waiting).generation_id == 2
+    assert coordinator.counted() == (1, 0, 0, 0), "a group that was only an id is gone with it"
+    assert usage.evicted_ids == 2
 
 
 def test_an_id_that_leaves_takes_its_group_with_it() -> None:
@@ -154,6 +183,195 @@ def test_names_of_the_greatest_length_are_taken() -> None:
 def test_a_commit_makes_no_group_with_a_name_that_is_too_long() -> None:
     coordinator = Coordinator()
     assert coordinator.error(coordinator.commit({("t", 0): 1}, group_id="g" * 1_025)) == ErrorCode.INVALID_GROUP_ID
+
+
+# Members
+
+
+BIG = {"range": b"m" * 10_000}
+SMALL = {"range": subscription("orders")}
+
+
+def test_members_of_a_broker_are_bounded_in_bytes() -> None:
+    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=25_000))
+    first, second = coordinator.join(protocols=BIG, version=3), coordinator.join(protocols=BIG, version=3)
+    refused = [
+        coordinator.join(protocols=BIG, version=3),
+        coordinator.join(protocols=BIG, version=3, group_id="other"),
+        coordinator.join(protocols=BIG, instance_id="static"),
+    ]
+    assert [coordinator.error(ticket) for ticket in refused] == [NOT_NOW] * 3
+    assert coordinator.counted() == (1, 0, 0, 0), "nor is there a group for what was refused"
+    assert coordinator.groups.usage.refused == 3
+    small = coordinator.join(protocols=SMALL, version=3)
+    coordinator.pass_ms(2 * coordinator.config.initial_rebalance_delay_ms)
+    ids = [coordinator.joined(ticket).member_id for ticket in (first, second, small)]
+    coordinator.leave(ids[0])
+    waiting = coordinator.join(protocols=BIG, version=3)
+    assert waiting not in coordinator.answers, "who left made room"
+
+
+def test_a_member_id_that_finds_no_room_yet_can_join_with_it_later() -> None:
+    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=15_000))
+    big = coordinator.join(protocols=BIG, version=3, group_id="big")
+    coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
+    member_id = coordinator.answers[coordinator.join(protocols=BIG)].member_id
+    assert coordinator.error(coordinator.join(member_id, protocols=BIG)) == NOT_NOW
+    coordinator.leave(coordinator.joined(big).member_id, group_id="big")
+    waiting = coordinator.join(member_id, protocols=BIG)
+    coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
+    assert coordinator.joined(waiting).member_id == member_id
+
+
+def test_a_known_member_grows_within_the_bound_only() -> None:
+    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=15_000))
+    (member_id,) = coordinator.stable()
+    assert coordinator.error(coordinator.join(member_id, protocols={"range": b"m" * 20_000})) == NOT_NOW
+    assert coordinator.state() == "Stable"
+    waiting = coordinator.join(member_id, protocols=BIG)
+    assert coordinator.joined(waiting).generation_id == 2
+    coordinator.config = GroupConfig(broker_members_max_bytes=100)
+    coordinator.groups.config = coordinator.config
+    assert coordinator.joined(coordinator.join(member_id, protocols={"range": b"n" * 10_000})).generation_id == 3
+    assert coordinator.joined(coordinator.join(member_id, protocols=SMALL)).generation_id == 4, "less is always taken"
+
+
+def test_a_static_member_that_comes_back_with_more_than_there_is_room_for_keeps_its_place() -> None:
+    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=8_000))
+    first = coordinator.join(instance_id="i")
+    coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
+    member_id = coordinator.joined(first).member_id
+    coordinator.sync(member_id, 1, {member_id: b"share"}, instance_id="i")
+    assert coordinator.error(coordinator.join(instance_id="i", protocols=BIG)) == NOT_NOW
+    assert coordinator.heartbeat(member_id, 1, instance_id="i") == ErrorCode.NONE
+    again = coordinator.joined(coordinator.join(instance_id="i"))
+    assert again.member_id != member_id
+
+
+def test_assignments_count_and_are_bounded() -> None:
+    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=8_000))
+    member_id, waiting = coordinator.new_member()
+    coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
+    assert coordinator.joined(waiting).generation_id == 1
+    before = coordinator.groups.usage.member_bytes
+    assert coordinator.error(coordinator.sync(member_id, 1, {member_id: b"s" * 10_000})) == NOT_NOW
+    assert coordinator.error(coordinator.sync(member_id, 1, {member_id: b"s" * 5_000})) == ErrorCode.NONE
+    assert coordinator.groups.usage.member_bytes == before + 5_000
+    coordinator.join(member_id)
+    assert coordinator.error(coordinator.sync(member_id, 2, {member_id: b"t" * 6_000})) == ErrorCode.NONE
+    assert coordinator.groups.usage.member_bytes == before + 6_000, "the new share takes the place of the old one"
+
+
+def test_what_members_take_is_counted_through_fail_over_replay_and_expiry() -> None:
+    """The kit compares what is counted with what is kept after each step."""
+    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=20_000))
+    ids = coordinator.stable(3)
+    coordinator.commit({("t", 0): 1}, ids[0], 1)
+    coordinator.fail_over()
+    counted = coordinator.groups.usage.member_bytes
+    assert counted > 3 * 900
+    coordinator.groups.replay(coordinator.committed())
+    coordinator.carry_out(coordinator.groups.loaded(coordinator.now_ms))
+    assert coordinator.groups.usage.member_bytes == counted, "what is read again is not counted again"
+    coordinator.pass_ms(SESSION_MS)
+    assert coordinator.groups.usage.member_bytes == 0
+    assert coordinator.error(coordinator.delete_group()) == ErrorCode.NONE
+    usage = coordinator.groups.usage
+    coordinator.join(instance_id="i", protocols=BIG)
+    coordinator.carry_out(coordinator.groups.unload(coordinator.now_ms))
+    assert usage.member_bytes == 0
+
+
+def test_members_above_the_bound_in_the_log_are_loaded_and_live_on() -> None:
+    coordinator = Coordinator()
+    ids = coordinator.stable(3)
+    coordinator.config = GroupConfig(broker_members_max_bytes=1_000)
+    coordinator.fail_over()
+    assert [coordinator.heartbeat(member_id, 1) for member_id in ids] == [ErrorCode.NONE] * 3
+    assert coordinator.error(coordinator.join(version=3)) == NOT_NOW
+
+
+def test_members_that_were_silent_make_room() -> None:
+    coordinator = Coordinator()
+    long = {"session_ms": 1_800_000, "rebalance_ms": 1_800_000}
+    (lively,) = coordinator.stable(**long)
+    silent = coordinator.join(group_id="static", instance_id="i", **long)
+    gone = coordinator.join(group_id="waits", version=3, **long)
+    coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
+    for ticket in (silent, gone):
+        coordinator.joined(ticket)
+    waits = coordinator.join(group_id="waits", version=3, **long)
+    coordinator.pass_ms(60_000)
+    coordinator.heartbeat(lively, 1)
+
+    def drop(is_gone: bool) -> int:
+        effects, dropped = coordinator.groups.drop_silent(
+            coordinator.now_ms - 60_000, lambda ticket: is_gone, 100, coordinator.now_ms
+        )
+        coordinator.carry_out(effects)
+        return dropped
+
+    assert drop(is_gone=False) == 2, "who waits for an answer is not silent"
+    assert coordinator.joined(waits).generation_id == 2, "the others go on without those who are gone"
+    assert [coordinator.state(group) for group in (GROUP, "static")] == ["Stable", "Empty"]
+    late = coordinator.join(version=3)
+    coordinator.pass_ms(60_000)
+    coordinator.heartbeat(lively, 1)
+    assert drop(is_gone=True) == 2, "the answer that one of them waits for cannot be delivered"
+    assert coordinator.error(late) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_names_of_protocols_are_forgotten_with_the_members_that_brought_them() -> None:
+    coordinator = Coordinator()
+    coordinator.stable()
+    group = coordinator.groups._groups[GROUP]
+    for number in range(5):
+        strange = {"range": b"", **{f"{number}-{name}": b"" for name in range(50)}}
+        coordinator.join(protocols=strange, version=3)
+    coordinator.pass_ms(coordinator.config.new_member_join_timeout_ms)
+    assert set(group._supporters) <= {"range"}
+
+
+def test_a_group_has_as_many_members_as_one_sync_can_name() -> None:
+    assert (SERVED[14].max_elements or 0) >= MAX_MEMBERS
+    for given, most in (("2147483647", MAX_MEMBERS), ("7", 7)):
+        config = BrokerConfig.load({"broker.id": "1", "group.max.size": given})
+        assert GroupConfig.of(config).max_size == most
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_commit_of_which_nothing_is_kept_makes_no_group(large: bool) -> None:
+    coordinator = Coordinator(GroupConfig(broker_offsets_max=1))
+    coordinator.commit({("t", 0): 1}, group_id="a")
+    ticket = coordinator.commit({("t", 0): 1}, group_id="b", large=large)
+    assert coordinator.error(ticket) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert [group.group_id for group in coordinator.groups.list_groups()] == ["a"]
+
+
+def test_a_refusal_says_which_setting_it_is_for() -> None:
+    config = GroupConfig(
+        broker_groups_max=2,
+        broker_members_max_bytes=10,
+        broker_offsets_max=2,
+        broker_offset_metadata_max_bytes=2,
+    )
+    coordinator, told = Coordinator(config), list[str]()
+    coordinator.groups.usage.on_refusal = told.append
+    coordinator.commit({("t", 0): 1}, group_id="a", metadata="m")
+    coordinator.commit({("t", 0): 1}, group_id="a", metadata="mmm")
+    coordinator.join(group_id="a", version=3)
+    coordinator.commit({("t", 1): 1, ("t", 2): 1}, group_id="a")
+    coordinator.join(group_id="b")
+    coordinator.join(group_id="c")
+    assert told == [
+        "tidelog.broker.offset.metadata.max.bytes",
+        "tidelog.broker.members.max.bytes",
+        "tidelog.broker.offsets.max",
+        "tidelog.broker.groups.max",
+    ]
+
+
+# Timers
 
 
 def test_cancelled_timers_do_not_pile_up() -> None:

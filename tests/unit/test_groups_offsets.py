@@ -6,7 +6,7 @@ import pytest
 
 from tests.groupkit import GROUP, Coordinator, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, fetch_error, fetch_response, fetched_groups
+from tidelog.groups import GroupConfig, LargeCommit, fetch_error, fetch_response, fetched_groups
 from tidelog.wire.codec import decode, encode
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
@@ -157,6 +157,143 @@ def test_the_order_of_the_log_decides_whatever_is_settled_first() -> None:
     c.commit({ORDERS: 4})
     c.settle()
     assert c.offsets() == {ORDERS: 4}, "offsets may go back"
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_of_a_partition_that_is_committed_twice_in_one_request_the_last_counts(large: bool) -> None:
+    """As in the log: the answer is the same after a fail-over."""
+    c = Coordinator(hold=True)
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset) for offset in (5, 3, 10, 7)]
+    request = OffsetCommitRequest(
+        group_id=GROUP, topics=[OffsetCommitRequestTopic(name="orders", partitions=partitions)]
+    )
+    if large:
+        whole = LargeCommit(request, c.config, c.groups.usage, None, c.now_ms)
+        whole.read(request.topics)
+        c.carry_out(c.groups.commit_large(whole, 9, c.now_ms, "ticket"))
+    else:
+        c.carry_out(c.groups.commit_offsets(request, 9, c.now_ms, "ticket"))
+    c.commit({ORDERS: 1})
+    c.settle()
+    assert [p.error_code for p in c.answers["ticket"].topics[0].partitions] == [0] * 4
+    assert c.offsets() == {ORDERS: 7}
+    c.fail_over()
+    assert c.offsets() == {ORDERS: 7}
+
+
+# Very many partitions
+
+
+WIDE = {("orders", index): 7 for index in range(5)} | {("refunds", 0): 7}
+
+
+def _again(offset: int) -> dict[tuple[str, int], int]:
+    return dict.fromkeys(WIDE, offset)
+
+
+def test_a_large_commit_is_one_write_and_seen_whole() -> None:
+    c = Coordinator(hold=True)
+    ticket = c.commit(WIDE, large=True)
+    assert len(c.waiting_writes()) == 1
+    assert (ticket in c.answers, c.offsets()) == (False, {})
+    c.settle(ErrorCode.REQUEST_TIMED_OUT)
+    assert c.error(ticket) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert c.offsets() == {}
+    c.settle()
+    assert c.offsets() == WIDE
+    refused = c.commit(_again(8), large=True, metadata="note")
+    c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    codes = {p.error_code for topic in c.answers[refused].topics for p in topic.partitions}
+    assert codes == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert c.offsets() == WIDE
+    c.commit(_again(9), large=True, metadata="note")
+    c.settle()
+    assert c.offsets() == _again(9)
+    c.fail_over()
+    assert c.offsets() == _again(9)
+
+
+def test_a_large_commit_that_fails_leaves_no_group() -> None:
+    c = Coordinator(hold=True)
+    c.commit(WIDE, large=True)
+    c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert c.groups.list_groups() == []
+
+
+def test_large_and_small_commits_count_in_the_order_of_the_log() -> None:
+    c = Coordinator(hold=True)
+    c.commit({ORDERS: 1})
+    c.commit(WIDE, large=True)
+    c.commit({ORDERS: 3})
+    c.commit(_again(4), large=True)
+    seen = []
+    for _ in range(4):
+        c.settle()
+        seen.append(c.offsets())
+    assert seen == [{ORDERS: 1}, WIDE, WIDE | {ORDERS: 3}, _again(4)]
+
+
+def test_a_large_commit_is_allowed_or_not_when_it_is_written() -> None:
+    c = Coordinator()
+    (member,) = c.stable()
+    assert c.error(c.commit(WIDE, large=True)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert c.error(c.commit(WIDE, member, 0, large=True)) == ErrorCode.ILLEGAL_GENERATION
+    assert c.error(c.commit(WIDE, member, 1, large=True)) == ErrorCode.NONE
+    assert c.error(c.commit(WIDE, "m", 1, group_id="none", large=True)) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_what_a_large_commit_is_about_to_store_is_deleted_with_its_topic_and_its_group() -> None:
+    c = Coordinator(hold=True)
+    c.commit(WIDE, large=True)
+    c.carry_out(c.groups.topics_deleted(["orders"], c.now_ms))
+    c.delete_group()
+    for entry in c.waiting_writes():
+        c.settle(ErrorCode.NONE, entry)
+    assert c.groups.list_groups() == []
+    c.fail_over()
+    assert c.groups.list_groups() == []
+
+
+def test_what_a_large_commit_is_about_to_store_does_not_expire() -> None:
+    c = Coordinator()
+    c.commit(WIDE)
+    c.now_ms += c.config.offsets_retention_ms
+    c.hold = True
+    c.commit(_again(8), large=True)
+    c.carry_out(c.groups.expire_offsets(c.now_ms))
+    c.settle()
+    assert c.waiting_writes() == []
+    assert c.offsets() == _again(8)
+
+
+def test_a_snapshot_does_not_change() -> None:
+    c = Coordinator()
+    c.commit(WIDE)
+    all_of_it, some = c.answers[c.snapshot()], c.answers[c.snapshot("refunds", "none")]
+    c.commit(_again(8), large=True)
+    assert {(topic, p): v.offset for topic, values in all_of_it.items() for p, v in values.items()} == WIDE
+    assert {(topic, p): v.offset for topic, values in some.items() for p, v in values.items()} == {("refunds", 0): 7}
+    c.hold = True
+    c.commit(_again(9), large=True)
+    stable = c.snapshot("refunds", require_stable=True)
+    fetched = c.fetch({"orders": [4]}, require_stable=True)
+    assert stable not in c.answers
+    assert fetched not in c.answers
+    for _ in range(3):
+        c.settle()
+    assert c.answers[stable]["refunds"][0].offset == 9
+    assert c.answers[fetched].topics[0].partitions[0].committed_offset == 9
+
+
+def test_a_snapshot_of_offsets_that_cannot_be_stable_is_an_error() -> None:
+    c = Coordinator(hold=True)
+    c.commit(WIDE, large=True)
+    ticket = c.snapshot(require_stable=True)
+    c.fail_over()
+    assert c.answers[ticket] is ErrorCode.NOT_COORDINATOR
+
+
+# Groups and their members
 
 
 def test_a_simple_group_gets_members() -> None:

@@ -11,10 +11,11 @@ import pytest
 from tests.brokerkit import FETCH_BY_NAME, Kit, fetch_request, fetched, produce_request, run
 from tests.logkit import batch
 from tidelog.broker.handlers.metadata import MOST_CREATED
+from tidelog.broker.handlers.refused_fetch import refused_fetch
 from tidelog.errors import ErrorCode, TooManyElementsError, WireError
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection, ConnectionClosedError
-from tidelog.wire import Message
+from tidelog.wire import ZERO_UUID, Message
 from tidelog.wire.frames import decode_request, decode_response, encode_request
 from tidelog.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tidelog.wire.messages.group_offsets import (
@@ -23,6 +24,7 @@ from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
 from tidelog.wire.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
@@ -95,6 +97,92 @@ def test_other_requests_with_too_many_elements_end_their_connection() -> None:
         assert len((await kit.call(named([str(number) for number in range(1000)]), 9)).topics) == 1000
 
     run(story, **FEW)
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+@pytest.mark.parametrize("count", [1_000, 30_000])
+def test_a_fetch_of_too_many_offsets_is_an_invalid_request_of_each_group(version: int, count: int) -> None:
+    """A client whose connection is closed would send the same again for ever."""
+
+    async def story(kit: Kit) -> None:
+        topic = OffsetFetchRequestTopics(partition_indexes=list(range(count)))
+        topic.name, topic.topic_id = ("", b"t" * 16) if version >= 10 else ("t", ZERO_UUID)
+        groups = [
+            OffsetFetchRequestGroup(group_id=group_id, topics=topics)
+            for group_id, topics in (("g\u00fc", [topic]), ("all", None), ("none", []), ("g\u00fc", [topic, topic]))
+        ]
+        if version >= 9:
+            groups[0].member_id, groups[0].member_epoch = "m", 5
+        groups[1].set_unknown_tagged_field(100, b"x" * 300)
+        answer = await kit.call(OffsetFetchRequest(groups=groups), version)
+        assert [(group.group_id, group.error_code) for group in answer.groups] == [
+            (group_id, ErrorCode.INVALID_REQUEST) for group_id in ("g\u00fc", "all", "none")
+        ]
+        assert "too_many_elements_total 1" in kit.broker.metrics.text()
+
+    run(story, **FEW)
+
+
+@pytest.mark.parametrize("version", [1, 7])
+def test_a_fetch_of_too_many_offsets_in_old_versions(version: int) -> None:
+    """v1 has no place for the error but the partitions."""
+
+    async def story(kit: Kit) -> None:
+        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=list(range(1_000)))]
+        request = OffsetFetchRequest(group_id="g", topics=topics)
+        if version == 1:
+            with pytest.raises(ConnectionClosedError):
+                await kit.call(request, version)
+        else:
+            assert (await kit.call(request, version)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(story, **FEW)
+
+
+def test_a_fetch_of_too_many_offsets_whose_groups_cannot_be_read_has_no_answer() -> None:
+    topic = OffsetFetchRequestTopics(name="t", partition_indexes=list(range(10)))
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="group", topics=[topic] * 3)])
+    frame = frame_of(request, 9)[4:]
+    assert refused_fetch(frame, 9) is not None
+    header = len(frame_of(OffsetFetchRequest(), 9)[4:]) - 3
+    for end in range(header, len(frame) - 2):
+        assert refused_fetch(frame[:end], 9) is None, "it is cut"
+    assert refused_fetch(frame[:header] + b"\xff" * 100_000, 9) is None, "a number that does not end"
+    long = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g" * 1_025, topics=[])])
+    assert refused_fetch(frame_of(long, 9)[4:], 9) is None
+    many = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[])] * 20_000)
+    assert refused_fetch(frame_of(many, 9)[4:], 9) is None, "to look at them all would take long"
+
+
+@pytest.mark.parametrize("version", [1, 7, 9])
+def test_a_consumer_of_very_many_partitions_gets_its_offsets_in_one_request(version: int) -> None:
+    count = 30_000
+
+    async def story(kit: Kit) -> None:
+        await commit(kit, 3)
+        indexes = list(range(count))
+        if version >= 8:
+            wanted = [OffsetFetchRequestTopics(name="t", partition_indexes=indexes)]
+            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted)])
+        else:
+            old = [OffsetFetchRequestTopic(name="t", partition_indexes=indexes)]
+            request = OffsetFetchRequest(group_id="g", topics=old)
+        answer = await kit.call(request, version)
+        (topic,) = answer.groups[0].topics if version >= 8 else answer.topics
+        offsets = {partition.partition_index: partition.committed_offset for partition in topic.partitions}
+        assert offsets == dict.fromkeys(indexes, -1) | {0: 0, 1: 1, 2: 2}
+
+    run(story, **ONE_OF_EACH)
+
+
+def test_a_large_fetch_of_offsets_in_v1_tells_an_error_of_each_partition() -> None:
+    async def story(kit: Kit) -> None:
+        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=list(range(2_500)))]
+        answer = await kit.call(OffsetFetchRequest(group_id="g", topics=topics), 1)
+        codes = [partition.error_code for topic in answer.topics for partition in topic.partitions]
+        assert codes == [ErrorCode.NOT_COORDINATOR] * 2_500
+
+    run(story)
 
 
 def test_some_requests_have_a_limit_of_their_own() -> None:

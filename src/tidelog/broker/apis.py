@@ -21,6 +21,8 @@ from tidelog.broker.handlers import (
     reassignment,
     topics,
 )
+from tidelog.broker.handlers.refused_fetch import refused_fetch
+from tidelog.groups import MAX_MEMBERS
 from tidelog.wire.versions import Versions
 
 LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA = 4, 5, 6
@@ -31,14 +33,19 @@ CONTROL_KEYS = frozenset((LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA))
 BROKER_KEYS = CONTROL_KEYS | {7, 27, 56, 58, 67}
 """Requests that only brokers send: also ControlledShutdown, WriteTxnMarkers, AlterPartition, Envelope and
 AllocateProducerIds. Some are not served, but Kafka's brokers may send them."""
-BY_CONTROLLER = 1_000_000
-"""Elements of a request of the controller, which may have to name every partition with its replicas and its ISR."""
+BY_CONTROLLER = 1_500_000
+"""Elements of a request of the controller, which may have to name every partition with its replicas and its ISR: seven
+for each of 200,000 partitions. Whether it is the controller's is known when it is decoded, so anybody can send as much;
+with more of them the loop would be held for too long when they are let go."""
+BY_LEADERS = 250_000
+"""Elements of a request of a leader to the controller, which names at most some thousand partitions."""
 OF_TOPICS = 50_000
 """Elements of a request that has the controller write something for each topic or partition."""
 OF_PARTITIONS = 20_000
 """Elements of a request that may ask for all partitions in place of naming so many."""
 OF_ONE_GO = 10_000
 """Elements of a request of which much is done in one go: members of a group, settings of a topic."""
+assert OF_ONE_GO >= MAX_MEMBERS, "the leader of a group names all its members in one SyncGroup"
 FEW = 1_000
 """Elements of a request that names protocols or states, of which there are a handful."""
 
@@ -52,7 +59,7 @@ SERVED: dict[int, Served] = {
     UPDATE_METADATA: Served(Versions(7, 8), control.update_metadata, BY_CONTROLLER),
     7: Served(Versions(2, 3), alter_partition.controlled_shutdown),
     8: Served(Versions(2, 10), group_offsets.offset_commit),
-    9: Served(Versions(1, 10), group_offsets.offset_fetch, OF_PARTITIONS),
+    9: Served(Versions(1, 10), group_offsets.offset_fetch, too_large=refused_fetch),
     10: Served(Versions(0, 6), coordinators.find_coordinator, one_at_a_time=True),
     11: Served(Versions(0, 9), groups.join_group, FEW),
     12: Served(Versions(0, 4), groups.heartbeat),
@@ -76,7 +83,7 @@ SERVED: dict[int, Served] = {
     45: Served(Versions(0, 1), reassignment.alter_partition_reassignments, OF_TOPICS),
     46: Served(Versions(0, 0), reassignment.list_partition_reassignments),
     47: Served(Versions(0, 0), group_offsets.offset_delete, OF_ONE_GO),
-    56: Served(Versions(0, 3), alter_partition.alter_partition),
+    56: Served(Versions(0, 3), alter_partition.alter_partition, BY_LEADERS),
     60: Served(Versions(0, 2), metadata.describe_cluster),
     75: Served(Versions(0, 0), metadata.describe_topic_partitions, OF_TOPICS, one_at_a_time=True),
 }

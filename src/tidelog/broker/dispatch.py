@@ -22,6 +22,7 @@ from tidelog.metrics import Metrics
 from tidelog.net.channel import Call
 from tidelog.net.connection import ServerConnection
 from tidelog.ports import Clock
+from tidelog.types import Buffer
 from tidelog.wire import API, Message
 from tidelog.wire.api import API_VERSIONS, FETCH, PRODUCE
 from tidelog.wire.frames import (
@@ -112,6 +113,9 @@ class Served(NamedTuple):
     one_at_a_time: bool = False
     """Its answer may be much larger than the request, so a connection gets one before the next is made. Otherwise a
     client that reads nothing could have hundreds of them made."""
+    too_large: Callable[[Buffer, int], Message | None] | None = None
+    """Makes the answer to a request with too many elements of this version, where an answer has no error for all. None
+    if it cannot be made."""
 
 
 class _Handled(Exception):  # noqa: N818 - it ends work and is no error
@@ -386,23 +390,26 @@ class Dispatcher:
             self._refuse(call, f"a request that cannot be read: {failure}")
 
     def _too_many_elements(self, call: Call, failure: TooManyElementsError) -> None:
-        """INVALID_REQUEST where an answer has one error for all; else the connection is closed, as for any request that
-        cannot be read."""
+        """INVALID_REQUEST where an answer has one error for all, or can be made in another way; else the connection is
+        closed, as for any request that cannot be read."""
         self._too_large.add()
         assert call.frame is not None
         header = decode_request_header(call.frame)
         call.version, call.correlation_id = header.request_api_version, header.correlation_id
         api = API[call.api_key]
         served = self._served.get(call.api_key)
-        has_error = any(
-            field.name == "error_code" and call.version in field.versions for field in api.response.__schema__.fields
-        )
-        if served is None or call.version not in served.versions or not has_error:
+        answer: Message | None = None
+        if served is not None and call.version in served.versions:
+            if any(f.name == "error_code" and call.version in f.versions for f in api.response.__schema__.fields):
+                answer = api.response(error_code=ErrorCode.INVALID_REQUEST)
+            elif served.too_large is not None:
+                answer = served.too_large(call.frame, call.version)
+        if answer is None:
             self._refuse(call, f"{api.name} v{call.version} with {failure}")
             return
         self._refused.add()
         call.handled_ns = self._clock.monotonic_ns()
-        self._answer(call, api.response(error_code=ErrorCode.INVALID_REQUEST))
+        self._answer(call, answer)
 
     def _unsupported(self, call: Call, why: str) -> None:
         """ApiVersions is how a client finds out what is served, so it gets an answer that every client can read."""

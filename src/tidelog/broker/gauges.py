@@ -85,6 +85,8 @@ def _add_group_gauges(broker: Broker) -> None:
     gauge(prefix, counted.total)
     usage = broker.groups.usage
     gauge("tidelog_group_pending_member_ids", lambda: usage.pending_ids)
+    gauge("tidelog_group_evicted_pending_member_ids_total", lambda: usage.evicted_ids)
+    gauge("tidelog_group_member_bytes", lambda: usage.member_bytes)
     gauge("tidelog_group_committed_offsets", lambda: usage.offsets)
     gauge("tidelog_group_offset_metadata_bytes", lambda: usage.metadata_bytes)
     gauge("tidelog_group_refused_for_bounds_total", lambda: usage.refused)

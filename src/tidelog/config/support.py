@@ -34,12 +34,12 @@ SERVED = frozenset(
     replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms replica.lag.time.max.ms
     replica.socket.timeout.ms request.timeout.ms security.inter.broker.protocol socket.listen.backlog.size
     socket.request.max.bytes tidelog.batch.max.expansion.ratio tidelog.batch.max.uncompressed.bytes
-    tidelog.broker.groups.max tidelog.broker.offset.metadata.max.bytes tidelog.broker.offsets.max
-    tidelog.broker.pending.members.max tidelog.broker.producer.ids.max tidelog.connections.replaceable.idle.ms
-    tidelog.coordination tidelog.coordination.dir tidelog.fetch.session.partitions.max
-    tidelog.group.pending.members.max tidelog.metrics.host tidelog.metrics.port tidelog.partition.producer.ids.max
-    tidelog.request.max.elements tidelog.request.read.timeout.ms transaction.state.log.min.isr
-    transaction.state.log.num.partitions transaction.state.log.replication.factor
+    tidelog.broker.groups.max tidelog.broker.members.max.bytes tidelog.broker.offset.metadata.max.bytes
+    tidelog.broker.offsets.max tidelog.broker.pending.members.max tidelog.broker.producer.ids.max
+    tidelog.connections.replaceable.idle.ms tidelog.coordination tidelog.coordination.dir
+    tidelog.fetch.session.partitions.max tidelog.group.pending.members.max tidelog.metrics.host tidelog.metrics.port
+    tidelog.partition.producer.ids.max tidelog.request.max.elements tidelog.request.read.timeout.ms
+    transaction.state.log.min.isr transaction.state.log.num.partitions transaction.state.log.replication.factor
     transaction.state.log.segment.bytes unclean.leader.election.enable zookeeper.connect
     zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms
     """.split()  # noqa: SIM905 - a list of words reads better so

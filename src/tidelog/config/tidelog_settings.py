@@ -73,15 +73,22 @@ SETTINGS = (
     int_(
         "tidelog.broker.pending.members.max",
         50_000,
-        "Most member ids that a broker has given out and that nobody has joined with yet.",
+        "Most member ids that a broker has given out and that were not used to join yet. The oldest make room.",
         at_least(1),
         release=OWN,
     ),
     int_(
         "tidelog.group.pending.members.max",
         10_000,
-        "Most member ids of one group that were given out and that nobody has joined with yet.",
+        "Most member ids of one group that were given out and not used to join yet. The oldest make room.",
         at_least(1),
+        release=OWN,
+    ),
+    long(
+        "tidelog.broker.members.max.bytes",
+        128 << 20,
+        "Most bytes that members of groups take, with their protocols and assignments. Silent members make room.",
+        at_least(0),
         release=OWN,
     ),
     int_(

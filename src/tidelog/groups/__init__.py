@@ -20,30 +20,38 @@ The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_
 | SyncGroup 0-5 | `sync` | the response |
 | Heartbeat 0-4 | `heartbeat` | the response |
 | LeaveGroup 0-5 | `leave` | the response |
-| OffsetCommit 2-10 | `commit_offsets` | the response |
+| OffsetCommit 2-10 | `commit_offsets`; of very many partitions a `LargeCommit`, then `commit_large` | the response |
 | OffsetFetch 1-10 | `fetch_offsets`, for each of `fetched_groups(request)` | a group, for `fetch_response(groups)` |
+| the same of very many partitions | `snapshot_offsets` | a Snapshot, for `fetched` piece by piece |
 | OffsetDelete 0 | `delete_offsets` | the response |
 | DescribeGroups 0-6 | `describe`, for each group | returned, not an effect |
 | ListGroups 0-5 | `list_groups`, of each partition | returned, not an effect |
 | DeleteGroups 0-2 | `delete_group`, for each group | a result |
 
 The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `returning`, `syncing`,
-`leaving`; `commits`, `offsets`, `retention`; `usage` and `lengths`, which bound what clients can make groups keep;
-`records`; `timers`, `effects`; `groups`; and for clients `assignors`.
+`leaving`; `commits`, `offsets`, `large_commits`, `retention`; `usage` and `lengths`, which bound what clients can make
+groups keep; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse
+from tidelog.groups.commits import Snapshot
 from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Write
 from tidelog.groups.groups import Groups
-from tidelog.groups.lengths import MAX_CLIENT_ID
+from tidelog.groups.large_commits import LARGE_COMMIT_MAX_BYTES, LargeCommit
+from tidelog.groups.lengths import MAX_CLIENT_ID, MAX_GROUP_ID, MAX_MEMBERS
 from tidelog.groups.member import Client
+from tidelog.groups.offsets import fetched
 from tidelog.groups.records import NO_BAD_RECORDS, BadRecords, partition_of
 from tidelog.groups.states import GroupState
-from tidelog.groups.usage import Usage
+from tidelog.groups.usage import MEMBERS_MAX_BYTES, Usage
 
 __all__ = [
+    "LARGE_COMMIT_MAX_BYTES",
     "MAX_CLIENT_ID",
+    "MAX_GROUP_ID",
+    "MAX_MEMBERS",
+    "MEMBERS_MAX_BYTES",
     "NO_BAD_RECORDS",
     "Answer",
     "BadRecords",
@@ -52,12 +60,15 @@ __all__ = [
     "GroupConfig",
     "GroupState",
     "Groups",
+    "LargeCommit",
     "Record",
+    "Snapshot",
     "Ticket",
     "Usage",
     "Write",
     "fetch_error",
     "fetch_response",
+    "fetched",
     "fetched_groups",
     "partition_of",
     "refuse",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from tidelog.groups.usage import Usage
@@ -13,26 +14,32 @@ _IN_FLIGHT, _APPLIED = 0, 1
 
 Commit: TypeAlias = tuple[str, int, OffsetCommitValue | None]
 """Topic, partition, and the value as it stands in the log; None for a tombstone."""
+Snapshot: TypeAlias = Mapping[str, Mapping[int, OffsetCommitValue]]
+"""Values by topic and partition."""
+ManyValues: TypeAlias = dict[str, dict[int, OffsetCommitValue]]
+"""The same of one write that names very many partitions."""
 
 
 class Commits:
     """Readers see what is committed. Writers have to know of what is in flight too, to leave none of it behind.
 
-    Always: the value of a partition is that of its last record in the log below the high watermark, in whatever order
-    the writes are settled.
+    Always: the value of a partition is that of its last record in the log below the high watermark. Readers see all
+    values of a write at once, or none.
     """
 
-    __slots__ = ("_in_flight", "_usage", "_writes", "by_topic")
+    __slots__ = ("_in_flight", "_large", "_usage", "_writes", "by_topic")
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
         self.by_topic: dict[str, dict[int, OffsetCommitValue]] = {}
         self._in_flight: dict[tuple[str, int], list[int]] = {}
         """Of each partition: how many writes are under way, and the number of the last one that was applied."""
+        self._large: deque[ManyValues] = deque()
+        """Large writes under way, in the order of the log."""
         self._writes = 0
 
     def __bool__(self) -> bool:
-        return bool(self.by_topic or self._in_flight)
+        return bool(self.by_topic or self._in_flight or self._large)
 
     def get(self, topic: str, partition: int) -> OffsetCommitValue | None:
         partitions = self.by_topic.get(topic)
@@ -60,6 +67,11 @@ class Commits:
         if after is not None and after.metadata:
             usage.metadata_bytes += len(after.metadata.encode())
 
+    def snapshot(self, topics: Iterable[str] | None) -> Snapshot:
+        """The values of these topics, or of all, as they are now. Values are replaced and never changed."""
+        wanted = self.by_topic if topics is None else self.by_topic.keys() & set(topics)
+        return {topic: self.by_topic[topic].copy() for topic in wanted}
+
     def release(self) -> None:
         """They are kept here no more: from now on they count for nothing, nor does what is still in flight."""
         for partitions in self.by_topic.values():
@@ -82,22 +94,47 @@ class Commits:
         return self._writes
 
     def settled(self, commits: list[Commit], number: int, applies: bool) -> None:
-        """That write is over: its records are committed, or will never be."""
+        """That write is over: its records are committed, or will never be. Of a partition that it names more than once
+        the last record counts, as in the log."""
         for topic, partition, value in commits:
             flight = self._in_flight[topic, partition]
             if flight[_IN_FLIGHT] == 1:
                 del self._in_flight[topic, partition]
             else:
                 flight[_IN_FLIGHT] -= 1
-            if applies and number > flight[_APPLIED]:
+            if applies and number >= flight[_APPLIED]:
                 flight[_APPLIED] = number
                 self.put(topic, partition, value)
 
+    def sent_large(self, values: ManyValues) -> None:
+        """A write of very many partitions. Writes are settled in the order of the log, so nothing has to be noted of
+        each of its partitions, which would take long."""
+        self._large.append(values)
+
+    def settled_large(self, values: ManyValues, applies: bool) -> None:
+        first = self._large.popleft()
+        assert first is values, "large writes are settled in the order of the log"
+        if applies:
+            for topic, partitions in values.items():
+                self._put_all(topic, partitions)
+
+    def _put_all(self, topic: str, values: dict[int, OffsetCommitValue]) -> None:
+        known = self.by_topic.setdefault(topic, {})
+        usage, count = self._usage, len(known)
+        usage.metadata_bytes -= _metadata_bytes(
+            before for partition in values if (before := known.get(partition)) is not None
+        )
+        known.update(values)
+        usage.offsets += len(known) - count
+        usage.metadata_bytes += _metadata_bytes(values.values())
+
     def has_in_flight(self) -> bool:
-        return bool(self._in_flight)
+        return bool(self._in_flight or self._large)
 
     def is_in_flight(self, topic: str, partition: int) -> bool:
-        return (topic, partition) in self._in_flight
+        return (topic, partition) in self._in_flight or any(
+            partition in values.get(topic, ()) for values in self._large
+        )
 
     def known_partitions(self) -> Iterator[TopicPartition]:
         """All that have a value or are about to have one."""
@@ -107,3 +144,12 @@ class Commits:
         for topic, partition in self._in_flight:
             if self.get(topic, partition) is None:
                 yield TopicPartition(topic, partition)
+        for values in self._large:
+            for topic, partitions in values.items():
+                for partition in partitions:
+                    if self.get(topic, partition) is None and (topic, partition) not in self._in_flight:
+                        yield TopicPartition(topic, partition)
+
+
+def _metadata_bytes(values: Iterable[OffsetCommitValue]) -> int:
+    return sum(len(value.metadata.encode()) for value in values if value.metadata)

@@ -139,27 +139,31 @@ class Group:
         if self.leader is None:
             self.leader = member.id
         self.members[member.id] = member
-        self._count(member.terms, 1)
+        self._count_supporters(member.terms, 1)
+        self._count_bytes(member)
         self.take_pending(member.id)
 
     def hand_out(self, member_id: str, timer: Timer) -> None:
         """The id is pending from now on."""
         self.pending[member_id] = timer
-        self.usage.pending_ids += 1
+        self.usage.pending[timer] = None
 
     def take_pending(self, member_id: str) -> Timer | None:
         """The id is pending no more: somebody came with it, or its time is over."""
         timer = self.pending.pop(member_id, None)
         if timer is not None:
-            self.usage.pending_ids -= 1
+            self.usage.pending.pop(timer, None)
         return timer
 
     def release(self) -> None:
         """The group is kept here no more, and counts for nothing."""
         self.usage.groups -= 1
-        self.usage.pending_ids -= len(self.pending)
+        for timer in self.pending.values():
+            self.usage.pending.pop(timer, None)
         self.pending.clear()
+        self._uncount_members()
         self.commits.release()
+        self.usage = Usage()
 
     def remove(self, member: Member) -> None:
         """Its tickets are taken before. If it led, the longest member leads from now on."""
@@ -167,16 +171,23 @@ class Group:
         assert member.sync_ticket is None
         del self.members[member.id]
         self.unsynced.pop(member.id, None)
-        self._count(member.terms, -1)
+        self._count_supporters(member.terms, -1)
+        self.usage.member_bytes -= member.counted_bytes
         if member.instance_id is not None:
             del self.static[member.instance_id]
         if self.leader == member.id:
             self.leader = next(iter(self.members), None)
 
     def update(self, member: Member, terms: Terms) -> None:
-        self._count(member.terms, -1)
+        self._count_supporters(member.terms, -1)
         member.terms = terms
-        self._count(terms, 1)
+        self._count_supporters(terms, 1)
+        self._count_bytes(member)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self.usage.member_bytes += len(assignment) - len(member.assignment)
+        member.counted_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def rename(self, member: Member, new_id: str) -> None:
         """A static member has come back under another id; its place, its share and its lead stay its own."""
@@ -189,6 +200,17 @@ class Group:
         member.session = Timer(TimerKind.SESSION, self, new_id)
         self.members[new_id] = member
         self.static[member.instance_id] = new_id
+        self._count_bytes(member)
+
+    def _count_bytes(self, member: Member) -> None:
+        size_bytes = member.size_bytes
+        self.usage.member_bytes += size_bytes - member.counted_bytes
+        member.counted_bytes = size_bytes
+
+    def _uncount_members(self) -> None:
+        for member in self.members.values():
+            self.usage.member_bytes -= member.counted_bytes
+            member.counted_bytes = 0
 
     def wait_for_join(self, member: Member, ticket: Ticket) -> None:
         assert member.join_ticket is None
@@ -242,9 +264,14 @@ class Group:
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=votes.__getitem__)
 
-    def _count(self, terms: Terms, change: int) -> None:
+    def _count_supporters(self, terms: Terms, change: int) -> None:
+        """Protocols that no member supports any more are forgotten: clients choose their names."""
         for protocol in terms.protocols:
-            self._supporters[protocol] = self._supporters.get(protocol, 0) + change
+            count = self._supporters.get(protocol, 0) + change
+            if count:
+                self._supporters[protocol] = count
+            else:
+                del self._supporters[protocol]
 
     def metadata(self) -> list[JoinGroupResponseMember]:
         """What the leader is told to assign by."""
@@ -306,6 +333,7 @@ class Group:
         self.protocol_type = value.protocol_type or None
         self.protocol = (value.protocol or "") if value.members else value.protocol
         self.leader = value.leader
+        self._uncount_members()
         self.members = {}
         self.static = {}
         self._supporters = {}

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import starmap
 
 from tidelog.errors import ErrorCode
 from tidelog.groups import offsets, retention
 from tidelog.groups.answers import commit_error, join_error, sync_error
-from tidelog.groups.commits import Commit
+from tidelog.groups.commits import Commit, Commits
 from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Turn
 from tidelog.groups.group import Group
 from tidelog.groups.joining import join
+from tidelog.groups.large_commits import LargeCommit
 from tidelog.groups.leaving import leave
 from tidelog.groups.lengths import MAX_GROUP_ID, refusal_of
 from tidelog.groups.listing import described, listed
 from tidelog.groups.member import Client, Join
 from tidelog.groups.rebalance import (
     begin,
+    drop_silent,
     join_time_over,
     keep_alive,
     pending_over,
@@ -37,14 +39,13 @@ from tidelog.groups.records import (
 )
 from tidelog.groups.states import GroupState
 from tidelog.groups.syncing import heartbeat, sync
-from tidelog.groups.timers import TimerKind, Timers
-from tidelog.groups.usage import Usage
+from tidelog.groups.timers import Timer, TimerKind, Timers
+from tidelog.groups.usage import GROUPS_MAX, Usage
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
 )
 from tidelog.wire.messages.group_records import GroupMetadataValue, OffsetCommitKey
 from tidelog.wire.messages.groups import (
@@ -147,21 +148,34 @@ class Groups:
     def commit_offsets(self, request: OffsetCommitRequest, version: int, now_ms: int, ticket: Ticket) -> list[Effect]:
         """Answers an OffsetCommitResponse. The caller has left out topics and partitions that do not exist."""
         turn = self._turn(now_ms)
-        group = self._groups.get(request.group_id)
-        if group is not None:
-            error = offsets.commit_refusal(group, request)
-        elif request.generation_id_or_member_epoch < 0:
-            # A consumer that is in no group, or an administrator: the group exists from now on.
-            error = self._refusal_of_new(request.group_id)
-            group = None if error else self._create(request.group_id, now_ms)
-        else:
-            error = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-        if group is None or error:
-            turn.answer(ticket, commit_error(request, error))
+        group = self._group_to_commit_to(request, version, now_ms)
+        if isinstance(group, ErrorCode):
+            turn.answer(ticket, commit_error(request, group))
         else:
             used = group
             offsets.commit(turn, used, request, ticket, lambda: self._forget_if_never_used(used))
         return turn.effects
+
+    def commit_large(self, large: LargeCommit, version: int, now_ms: int, ticket: Ticket) -> list[Effect]:
+        """Answers an OffsetCommitResponse to a commit of very many partitions, all of which were read."""
+        turn = self._turn(now_ms)
+        group = self._group_to_commit_to(large.request, version, now_ms)
+        if isinstance(group, ErrorCode):
+            turn.answer(ticket, large.response(group))
+        else:
+            used = group
+            large.store(turn, used, ticket, lambda: self._forget_if_never_used(used))
+        return turn.effects
+
+    def _group_to_commit_to(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Group | ErrorCode:
+        """The error if the commit is not allowed."""
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            return offsets.commit_refusal(group, request) or group
+        if request.generation_id_or_member_epoch < 0:
+            # A consumer that is in no group, or an administrator: the group exists from now on.
+            return self._refusal_of_new(request.group_id) or self._create(request.group_id, now_ms)
+        return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
 
     def fetch_offsets(
         self, asked: OffsetFetchRequestGroup, version: int, now_ms: int, ticket: Ticket, *, require_stable: bool
@@ -175,14 +189,18 @@ class Groups:
         offsets.fetch(turn, group, asked, version, ticket, require_stable=require_stable)
         return turn.effects
 
-    def committed_topics(self, group_id: str) -> list[OffsetFetchRequestTopics]:
-        """All partitions that have an offset, as a request names them."""
+    def snapshot_offsets(
+        self, group_id: str, topics: Iterable[str] | None, now_ms: int, ticket: Ticket, *, require_stable: bool
+    ) -> list[Effect]:
+        """Answers a Snapshot of what the group has committed for these topics, or for all; or an ErrorCode."""
+        turn = self._turn(now_ms)
+        offsets.snapshot(turn, self._groups.get(group_id), topics, ticket, require_stable=require_stable)
+        return turn.effects
+
+    def commits_of(self, group_id: str) -> Commits | None:
+        """None if the group is not there."""
         group = self._groups.get(group_id)
-        by_topic = {} if group is None else group.commits.by_topic
-        return [
-            OffsetFetchRequestTopics(name=name, partition_indexes=list(partitions))
-            for name, partitions in by_topic.items()
-        ]
+        return None if group is None else group.commits
 
     def delete_offsets(self, request: OffsetDeleteRequest, now_ms: int, ticket: Ticket) -> list[Effect]:
         """Answers an OffsetDeleteResponse."""
@@ -254,6 +272,31 @@ class Groups:
             else:
                 sync_time_over(turn, group)
         return turn.effects
+
+    def holds(self, group: Group) -> bool:
+        return self._groups.get(group.id) is group
+
+    def drop_id(self, pending: Timer, now_ms: int) -> list[Effect]:
+        """A pending id of one of these groups makes room for newer ones of the broker."""
+        turn = self._turn(now_ms)
+        self._timers.cancel(pending)
+        pending_over(turn, pending.group, pending.member_id)
+        self._forget_if_never_used(pending.group)
+        self.usage.evicted_ids += 1
+        return turn.effects
+
+    def drop_silent(
+        self, since_ms: int, is_gone: Callable[[Ticket], bool], most: int, now_ms: int
+    ) -> tuple[list[Effect], int]:
+        """Members that were not heard of since then make room, whatever their session timeout is. Groups are looked at
+        until so many members are gone; how many they are comes with the effects. `is_gone` says of a ticket that its
+        answer cannot be delivered."""
+        turn, dropped = self._turn(now_ms), 0
+        for group in self._groups.values():
+            if dropped >= most:
+                break
+            dropped += drop_silent(turn, group, since_ms, is_gone)
+        return turn.effects, dropped
 
     def expire_offsets(self, now_ms: int) -> list[Effect]:
         """Forgets old offsets, and groups that have nothing left; every offsets.retention.check.interval.ms."""
@@ -351,7 +394,7 @@ class Groups:
         return Turn(self.config, self._timers, now_ms)
 
     def _has_room(self) -> bool:
-        return self.usage.has_room(self.usage.groups, self.config.broker_groups_max)
+        return self.usage.has_room(self.usage.groups, self.config.broker_groups_max, GROUPS_MAX)
 
     def _refusal_of_new(self, group_id: str) -> ErrorCode:
         if len(group_id) > MAX_GROUP_ID:

@@ -10,11 +10,12 @@ from tidelog.errors import ErrorCode
 from tidelog.groups.answers import join_error
 from tidelog.groups.effects import Turn
 from tidelog.groups.group import Group
-from tidelog.groups.member import Join, Member
+from tidelog.groups.member import NEW_MEMBER_BYTES, Join, Member
 from tidelog.groups.rebalance import complete_if_all_joined, drop, joined, rebalance
 from tidelog.groups.returning import come_back
 from tidelog.groups.states import GroupState
 from tidelog.groups.timers import Timer, TimerKind
+from tidelog.groups.usage import MEMBERS_MAX_BYTES
 
 MEMBER_ID_REQUIRED_SINCE = 4
 
@@ -37,7 +38,7 @@ def join(turn: Turn, group: Group, asked: Join) -> None:
         known_id = group.static.get(request.group_instance_id)
         if known_id is None:
             _join_new(turn, group, asked, asked.new_id)
-        else:
+        elif _has_memory(turn, group, asked, group.members[known_id]):
             come_back(turn, group, asked, group.members[known_id])
     elif asked.version >= MEMBER_ID_REQUIRED_SINCE:
         _hand_out_id(turn, group, asked)
@@ -58,31 +59,51 @@ def _has_room(turn: Turn, group: Group, member: Member | None) -> bool:
     return member is not None or len(group.members) < turn.config.max_size
 
 
+def _has_memory(turn: Turn, group: Group, asked: Join, member: Member | None = None) -> bool:
+    """Whether the broker has room for what a new member brings, or for what a known one brings more than before.
+
+    If not, the client is told to come again: members whose sessions end make room.
+    """
+    new_bytes = asked.terms.size_bytes
+    added = new_bytes + NEW_MEMBER_BYTES if member is None else new_bytes - member.terms.size_bytes
+    usage = group.usage
+    if added <= 0 or usage.member_bytes + added <= turn.config.broker_members_max_bytes:
+        return True
+    usage.refuse(MEMBERS_MAX_BYTES)
+    _refuse(turn, asked, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.request.member_id)
+    return False
+
+
 def _hand_out_id(turn: Turn, group: Group, asked: Join) -> None:
     """It is to come again with this id: an answer that is lost leaves no member behind, only an id that expires.
 
-    While too many ids are pending the client is to ask again later. group.max.size does not count them, as in Kafka.
+    If too many ids of the group are pending, the oldest makes room. It is no member: who comes with it hears
+    UNKNOWN_MEMBER_ID and asks for another. A refusal of the new one instead would let a client that has left keep all
+    others out. group.max.size does not count ids, as in Kafka.
     """
-    usage, config = group.usage, turn.config
-    if not usage.has_room(usage.pending_ids, config.broker_pending_members_max) or not usage.has_room(
-        len(group.pending), config.group_pending_members_max
-    ):
-        _refuse(turn, asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return
+    config = turn.config
+    if len(group.pending) >= config.group_pending_members_max:
+        oldest = group.take_pending(next(iter(group.pending)))
+        assert oldest is not None
+        turn.timers.cancel(oldest)
+        group.usage.evicted_ids += 1
     timer = Timer(TimerKind.PENDING, group, asked.new_id)
     group.hand_out(asked.new_id, timer)
-    turn.timers.set(timer, turn.now_ms + asked.terms.session_timeout_ms)
+    turn.timers.set(timer, turn.now_ms + min(asked.terms.session_timeout_ms, config.pending_member_timeout_ms))
     _refuse(turn, asked, ErrorCode.MEMBER_ID_REQUIRED, asked.new_id)
 
 
 def _join_new(turn: Turn, group: Group, asked: Join, member_id: str) -> None:
     request = asked.request
+    if not _has_memory(turn, group, asked):
+        return
     pending = group.pending.get(member_id)
     if pending is not None:
         turn.timers.cancel(pending)
     session = Timer(TimerKind.SESSION, group, member_id)
     member = Member(member_id, request.group_instance_id, asked.client, asked.terms, session)
     member.is_new = True
+    member.heard_ms = turn.now_ms
     group.add(member, request.protocol_type)
     group.wait_for_join(member, asked.ticket)
     turn.timers.set(session, turn.now_ms + turn.config.new_member_join_timeout_ms)
@@ -107,7 +128,10 @@ def _join_known(turn: Turn, group: Group, asked: Join) -> None:
     if group.state is not GroupState.PREPARING_REBALANCE and _is_up_to_date(group, member, asked):
         turn.answer(asked.ticket, joined(group, member))
         return
+    if not _has_memory(turn, group, asked, member):
+        return
     _supersede_join(turn, group, member)
+    member.heard_ms = turn.now_ms
     group.update(member, asked.terms)
     group.wait_for_join(member, asked.ticket)
     rebalance(turn, group)

@@ -1,4 +1,4 @@
-"""How long the names may be that clients choose and groups keep.
+"""How long the names may be that clients choose and groups keep, and how many members a group may have.
 
 Flexible versions can carry strings of any length, while the records of __consumer_offsets, and older versions of the
 answers, hold at most 32,767 bytes: a longer name would break the answers that others get. Kafka's own bound is that of
@@ -17,6 +17,9 @@ MAX_CLIENT_ID = 255
 """A longer client id is cut, not refused: it is only a part of the member id, and shown."""
 MAX_PROTOCOLS_BYTES = 1 << 20
 """Of all protocols of a member together: a record of the group with more would be above message.max.bytes."""
+MAX_MEMBERS = 10_000
+"""Of a group, if group.max.size is not smaller. A rebalance is done in one go, its SyncGroup names all members, and the
+record of a group of about so many is above message.max.bytes."""
 
 
 def refusal_of(request: JoinGroupRequest) -> ErrorCode:

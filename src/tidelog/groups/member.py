@@ -9,6 +9,11 @@ from tidelog.groups.timers import Timer
 from tidelog.wire.messages.group_records import MemberMetadata
 from tidelog.wire.messages.groups import DescribedGroupMember, JoinGroupRequest
 
+NEW_MEMBER_BYTES = 900
+"""About what a member takes beside its texts, protocols and assignment: measured."""
+_PROTOCOL_BYTES = 160
+"""About what a protocol takes beside its name and metadata."""
+
 
 class Client(NamedTuple):
     """Whom a request came from."""
@@ -35,6 +40,11 @@ class Terms(NamedTuple):
             request.rebalance_timeout_ms if version >= 1 else session_timeout_ms,
             {protocol.name: protocol.metadata for protocol in request.protocols},
         )
+
+    @property
+    def size_bytes(self) -> int:
+        """About what they take in memory."""
+        return sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in self.protocols.items())
 
     def agrees_with(self, other: Terms) -> bool:
         """The same protocols in the same order, with the same metadata."""
@@ -70,6 +80,8 @@ class Member:
     __slots__ = (
         "assignment",
         "client",
+        "counted_bytes",
+        "heard_ms",
         "id",
         "instance_id",
         "is_new",
@@ -88,12 +100,22 @@ class Member:
         self.terms = terms
         self.session = session
         self.assignment = b""
+        self.heard_ms = 0
+        """When it last sent a request, or was given time anew."""
+        self.counted_bytes = 0
+        """As what it is counted among what the broker keeps; its group sees to that."""
         self.stored_as: Identity | None = None
         """Set while a new id of a static member is on its way into the log."""
         self.is_new = False
         """It waits for its first generation, and cannot heartbeat before."""
         self.join_ticket: Ticket = None
         self.sync_ticket: Ticket = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        texts = len(self.id) + len(self.client.id) + len(self.client.host) + len(self.instance_id or "")
+        return NEW_MEMBER_BYTES + texts + self.terms.size_bytes + len(self.assignment)
 
     @property
     def may_be_silent(self) -> bool:

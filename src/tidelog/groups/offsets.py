@@ -7,18 +7,21 @@ caller: here topics have names, and an id that comes along is kept with the comm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidelog.errors import ErrorCode
 from tidelog.groups.answers import commit_error, fetch_error, missing_offset
-from tidelog.groups.commits import Commit
+from tidelog.groups.commits import Commit, Commits, Snapshot
+from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Record, Ticket, Turn
 from tidelog.groups.group import CONSUMER, Group
 from tidelog.groups.rebalance import keep_alive
 from tidelog.groups.records import answered_error, offset_record
 from tidelog.groups.states import GroupState
+from tidelog.groups.usage import METADATA_MAX_BYTES, OFFSETS_MAX, Usage
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -56,13 +59,18 @@ def commit_refusal(group: Group, request: OffsetCommitRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def commit(turn: Turn, group: Group, request: OffsetCommitRequest, ticket: Ticket, failed: Callable[[], None]) -> None:
+def commit(
+    turn: Turn, group: Group, request: OffsetCommitRequest, ticket: Ticket, came_to_nothing: Callable[[], None]
+) -> None:
     """A commit that is allowed: answered when it is stored. A member that commits lives."""
     if group.members:
         keep_alive(turn, group.members[request.member_id])
-    commits, response = _read(turn, group, request)
+    reading = Reading(turn.config, group.usage, group.commits, turn.now_ms, request.retention_time_ms)
+    commits, topics = reading.read(request.topics)
+    response = OffsetCommitResponse(topics=topics)
     if not commits:
         turn.answer(ticket, response)
+        came_to_nothing()
         return
     waiting = [ticket]
 
@@ -71,59 +79,62 @@ def commit(turn: Turn, group: Group, request: OffsetCommitRequest, ticket: Ticke
             answer = commit_error(request, answered_error(error)) if error else response
             turn.effects.append(Answer(waiting.pop(), answer))
         if error:
-            failed()
+            came_to_nothing()
 
     write_commits(turn, group, commits, settled)
 
 
-def _read(turn: Turn, group: Group, request: OffsetCommitRequest) -> tuple[list[Commit], OffsetCommitResponse]:
-    """What is to be stored, and the answer if it is: some of it may be refused."""
-    now_ms, limit = turn.now_ms, turn.config.offset_metadata_max_bytes
-    retention_ms = request.retention_time_ms
-    expire_ms = _NO_TIME if retention_ms == _NO_TIME else now_ms + retention_ms
-    commits: list[Commit] = []
-    topics = []
-    room = _Room(turn, group)
-    for topic in request.topics:
-        name, topic_id, partitions = topic.name, topic.topic_id, []
-        for partition in topic.partitions:
-            index, metadata = partition.partition_index, partition.committed_metadata or ""
-            error = ErrorCode.NONE
-            if len(metadata) * 2 > limit and _java_length(metadata) > limit:
-                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            elif not room.takes(name, index, metadata):
-                error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-            else:
-                value = OffsetCommitValue(
-                    offset=partition.committed_offset,
-                    leader_epoch=partition.committed_leader_epoch,
-                    metadata=metadata,
-                    commit_timestamp=now_ms,
-                    expire_timestamp=expire_ms,
-                    topic_id=topic_id,
-                )
-                commits.append((name, index, value))
-            partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
-        topics.append(OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=partitions))
-    return commits, OffsetCommitResponse(topics=topics)
+class Reading:
+    """One commit as it is read: what of it is to be stored, within what the broker may keep.
 
+    It may always replace an offset by one with less metadata.
+    """
 
-class _Room:
-    """What one commit may add to what the broker keeps. It may always replace an offset by one with less metadata."""
+    def __init__(
+        self, config: GroupConfig, usage: Usage, commits: Commits, now_ms: int, retention_ms: int = _NO_TIME
+    ) -> None:
+        self._commits, self._usage, self._now_ms = commits, usage, now_ms
+        self._expire_ms = _NO_TIME if retention_ms == _NO_TIME else now_ms + retention_ms
+        self._metadata_limit = config.offset_metadata_max_bytes
+        self._offsets = config.broker_offsets_max - usage.offsets
+        self._bytes = config.broker_offset_metadata_max_bytes - usage.metadata_bytes
 
-    def __init__(self, turn: Turn, group: Group) -> None:
-        self._commits, self._usage, config = group.commits, group.usage, turn.config
-        self._offsets = config.broker_offsets_max - self._usage.offsets
-        self._bytes = config.broker_offset_metadata_max_bytes - self._usage.metadata_bytes
+    def read(self, topics: Iterable[OffsetCommitRequestTopic]) -> tuple[list[Commit], list[OffsetCommitResponseTopic]]:
+        """What is to be stored, and the answer if it is: some of it may be refused."""
+        now_ms, expire_ms, limit, takes = self._now_ms, self._expire_ms, self._metadata_limit, self._takes
+        commits: list[Commit] = []
+        answers = []
+        for topic in topics:
+            name, topic_id, partitions = topic.name, topic.topic_id, []
+            for partition in topic.partitions:
+                index, metadata = partition.partition_index, partition.committed_metadata or ""
+                error = ErrorCode.NONE
+                if len(metadata) * 2 > limit and _java_length(metadata) > limit:
+                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                elif not takes(name, index, metadata):
+                    error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                else:
+                    value = OffsetCommitValue(
+                        offset=partition.committed_offset,
+                        leader_epoch=partition.committed_leader_epoch,
+                        metadata=metadata,
+                        commit_timestamp=now_ms,
+                        expire_timestamp=expire_ms,
+                        topic_id=topic_id,
+                    )
+                    commits.append((name, index, value))
+                partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
+            answers.append(OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=partitions))
+        return commits, answers
 
-    def takes(self, topic: str, partition: int, metadata: str) -> bool:
+    def _takes(self, topic: str, partition: int, metadata: str) -> bool:
         before = self._commits.get(topic, partition)
         if before is not None and before.metadata == metadata:
             return True
         offsets = int(before is None)
         added = len(metadata.encode()) - (0 if before is None else len(before.metadata.encode()))
         if offsets > max(self._offsets, 0) or added > max(self._bytes, 0):
-            self._usage.refused += 1
+            self._usage.refuse(OFFSETS_MAX if offsets > max(self._offsets, 0) else METADATA_MAX_BYTES)
             return False
         self._offsets -= offsets
         self._bytes -= added
@@ -168,22 +179,42 @@ def fetch(
     require_stable: bool,
 ) -> None:
     """Only what is committed is told. Who requires stable offsets waits for the commits under way."""
-    if not (require_stable and group is not None and _awaits_commit(group, asked)):
-        turn.answer(ticket, fetched(group, asked))
+
+    def tell(turn: Turn, error: ErrorCode) -> None:
+        found = fetched(group.commits.by_topic if group else {}, asked)
+        turn.answer(ticket, fetch_error(asked, error, version) if error else found)
+
+    _when_stable(turn, require_stable and group is not None and _awaits_commit(group, asked), tell)
+
+
+def snapshot(
+    turn: Turn, group: Group | None, topics: Iterable[str] | None, ticket: Ticket, *, require_stable: bool
+) -> None:
+    """Answers a Snapshot of these topics, or of all, or the error. It is for whoever reads it over several turns."""
+
+    def tell(turn: Turn, error: ErrorCode) -> None:
+        turn.effects.append(Answer(ticket, error or (group.commits.snapshot(topics) if group else {})))
+
+    _when_stable(turn, require_stable and group is not None and group.commits.has_in_flight(), tell)
+
+
+def _when_stable(turn: Turn, is_awaited: bool, tell: Callable[[Turn, ErrorCode], None]) -> None:
+    """At once, or when the commits under way are settled."""
+    if not is_awaited:
+        tell(turn, ErrorCode.NONE)
         return
-    waiting = [ticket]
+    waiting = [tell]
 
     def settled(turn: Turn, error: int) -> None:
         if waiting:
             # Older consumers know NOT_COORDINATOR and no other reason to ask again.
-            refusal = fetch_error(asked, ErrorCode.NOT_COORDINATOR, version)
-            turn.answer(waiting.pop(), refusal if error else fetched(group, asked))
+            waiting.pop()(turn, ErrorCode.NOT_COORDINATOR if error else ErrorCode.NONE)
 
     turn.write([], settled)
 
 
 def _awaits_commit(group: Group, asked: OffsetFetchRequestGroup) -> bool:
-    if asked.topics is None:
+    if asked.topics is None or not group.commits.has_in_flight():
         return group.commits.has_in_flight()
     return any(
         group.commits.is_in_flight(topic.name, partition)
@@ -192,9 +223,8 @@ def _awaits_commit(group: Group, asked: OffsetFetchRequestGroup) -> bool:
     )
 
 
-def fetched(group: Group | None, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-    """Without a group there are no offsets, and that is no error."""
-    by_topic = {} if group is None else group.commits.by_topic
+def fetched(by_topic: Snapshot, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    """What is told of these offsets. Without a group there are none, and that is no error."""
     if asked.topics is None:
         topics = [
             OffsetFetchResponseTopics(

@@ -5,9 +5,11 @@ A rebalance goes on while members join; it is complete when all have, or at the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidelog.errors import ErrorCode
 from tidelog.groups.answers import join_error, sync_error
-from tidelog.groups.effects import Turn
+from tidelog.groups.effects import Ticket, Turn
 from tidelog.groups.group import Group
 from tidelog.groups.member import Member
 from tidelog.groups.records import group_record
@@ -96,7 +98,7 @@ def joined(group: Group, member: Member) -> JoinGroupResponse:
 def withdraw_assignments(turn: Turn, group: Group, error: int) -> None:
     """There will be none in this generation, and those who wait for theirs hear why."""
     for member in group.members.values():
-        member.assignment = b""
+        group.assign(member, b"")
         if member.sync_ticket is not None:
             ticket, member.sync_ticket = member.sync_ticket, None
             turn.answer(ticket, sync_error(error))
@@ -116,6 +118,7 @@ def sync_time_over(turn: Turn, group: Group) -> None:
 
 
 def keep_alive(turn: Turn, member: Member) -> None:
+    member.heard_ms = turn.now_ms
     turn.timers.set(member.session, turn.now_ms + member.terms.session_timeout_ms)
 
 
@@ -138,6 +141,22 @@ def session_over(turn: Turn, group: Group, member_id: str) -> None:
         return
     drop(turn, group, member)
     rebalance(turn, group)
+
+
+def drop_silent(turn: Turn, group: Group, since_ms: int, is_gone: Callable[[Ticket], bool]) -> int:
+    """Drops the members that were not heard of since then, and returns how many they are. A member that waits for an
+    answer is silent only if the answer cannot be delivered."""
+    silent = [
+        member
+        for member in group.members.values()
+        if member.heard_ms <= since_ms
+        and all(ticket is None or is_gone(ticket) for ticket in (member.join_ticket, member.sync_ticket))
+    ]
+    for member in silent:
+        drop(turn, group, member)
+    if silent:
+        rebalance(turn, group)
+    return len(silent)
 
 
 def pending_over(turn: Turn, group: Group, member_id: str) -> None:

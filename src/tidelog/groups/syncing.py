@@ -13,6 +13,7 @@ from tidelog.groups.member import Member
 from tidelog.groups.rebalance import begin, keep_alive, withdraw_assignments
 from tidelog.groups.records import answered_error, group_record
 from tidelog.groups.states import GroupState
+from tidelog.groups.usage import MEMBERS_MAX_BYTES
 from tidelog.wire.messages.groups import HeartbeatRequest, SyncGroupRequest, SyncGroupResponse
 
 
@@ -23,6 +24,11 @@ def sync(turn: Turn, group: Group, request: SyncGroupRequest, ticket: Ticket) ->
         turn.answer(ticket, sync_error(error))
         return
     member = group.members[request.member_id]
+    assignments = {given.member_id: given.assignment for given in request.assignments}
+    is_decided = group.state is GroupState.STABLE or member.id != group.leader or group.storing
+    if not is_decided and not _has_memory(turn, group, assignments):
+        turn.answer(ticket, sync_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
     group.unsynced.pop(member.id, None)
     if not group.unsynced:
         turn.timers.cancel(group.sync_timer)
@@ -32,8 +38,8 @@ def sync(turn: Turn, group: Group, request: SyncGroupRequest, ticket: Ticket) ->
     if member.sync_ticket is not None:
         turn.answer(member.sync_ticket, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
     member.sync_ticket = ticket
-    if member.id == group.leader and not group.storing:
-        _store(turn, group, {given.member_id: given.assignment for given in request.assignments})
+    if not is_decided:
+        _store(turn, group, assignments)
 
 
 def _sync_error(group: Group, request: SyncGroupRequest) -> ErrorCode:
@@ -53,6 +59,19 @@ def _agree(mine: str | None, yours: str | None) -> bool:
     return mine is None or yours is None or mine == yours
 
 
+def _has_memory(turn: Turn, group: Group, assignments: dict[str, bytes]) -> bool:
+    """Whether the broker has room for what these assignments take more than those before. If not, the leader joins
+    again, and by then sessions that ended may have made room."""
+    added = sum(
+        len(assignments.get(member_id, b"")) - len(member.assignment) for member_id, member in group.members.items()
+    )
+    usage = group.usage
+    if added <= 0 or usage.member_bytes + added <= turn.config.broker_members_max_bytes:
+        return True
+    usage.refuse(MEMBERS_MAX_BYTES)
+    return False
+
+
 def _store(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
     generation = group.generation
     group.storing = True
@@ -66,7 +85,7 @@ def _store(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
             return
         group.move_to(GroupState.STABLE, turn.now_ms)
         for member in group.members.values():
-            member.assignment = assignments.get(member.id, b"")
+            group.assign(member, assignments.get(member.id, b""))
             if member.sync_ticket is not None:
                 ticket, member.sync_ticket = member.sync_ticket, None
                 turn.answer(ticket, assigned(group, member))

@@ -125,6 +125,13 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
     return header
 
 
+def request_body(frame: Buffer) -> memoryview:
+    """What follows the header of a request."""
+    api, version = _addressed(frame)
+    _, position = decoder.decode(decoder_of(RequestHeader, api.request_header_version(version)), frame, 0)
+    return memoryview(frame).cast("B")[position:]
+
+
 def decode_response(api_key: int, version: int, frame: Buffer) -> ResponseFrame:
     """The response to a request of that API and version."""
     api = API[api_key]

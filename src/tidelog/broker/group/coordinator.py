@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tidelog.broker.group.bounds import GroupBounds
 from tidelog.broker.group.shard import GroupShard
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
-from tidelog.groups import Usage, partition_of
+from tidelog.groups import GroupConfig, LargeCommit, Usage, partition_of
+from tidelog.wire.messages.group_offsets import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -26,6 +28,9 @@ class GroupCoordinator:
         self._clock = broker.clock
         self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
         self._retention: asyncio.Task[None] | None = None
+        self.bounds = GroupBounds(broker, self.usage, self.shards, self.now_ms)
+        self.large_commits = asyncio.Lock()
+        """Held while a commit of very many partitions is read: that takes memory, so it is one at a time."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 that never go back: sessions must not end because somebody set the clock."""
@@ -79,6 +84,14 @@ class GroupCoordinator:
         if not shard.is_active:
             raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
+
+    def large_commit(self, request: OffsetCommitRequest) -> LargeCommit:
+        """A commit of very many partitions, to be read."""
+        try:
+            commits = self.shard_of(request.group_id).groups.commits_of(request.group_id)
+        except RequestError:
+            commits = None  # who writes it will say so
+        return LargeCommit(request, GroupConfig.of(self._broker.config), self.usage, commits, self.now_ms())
 
     async def close(self) -> None:
         if self._retention is not None:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from tidelog.broker.dispatch import Later
+from tidelog.net.connection import ServerConnection
 from tidelog.wire import Message
 
 Part = TypeVar("Part", bound=Message)
+Fact = TypeVar("Fact")
 
 
 class Reply(Later):
     """The ticket of a request with one answer."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_connection", "_message")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: ServerConnection | None = None) -> None:
         super().__init__()
+        self._connection = connection
         self._message: Message | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """The connection is closed, so the answer cannot be delivered."""
+        return self._connection is not None and self._connection.is_closed
 
     def give(self, message: Message) -> None:
         if self._send is None:
@@ -33,6 +42,20 @@ class Reply(Later):
 
     async def wait(self) -> Message:
         return await super().wait() if self._message is None else self._message
+
+
+class Told(Generic[Fact]):
+    """The ticket of a handler that needs something to go on with."""
+
+    def __init__(self) -> None:
+        self._told: asyncio.Future[Fact] = asyncio.get_running_loop().create_future()
+
+    def give(self, fact: Fact) -> None:
+        if not self._told.done():
+            self._told.set_result(fact)
+
+    async def wait(self) -> Fact:
+        return await self._told
 
 
 class _Share(Generic[Part]):

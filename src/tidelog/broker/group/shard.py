@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.errors import CorruptBatchError, ErrorCode, TidelogError
-from tidelog.groups import NO_BAD_RECORDS, Answer, BadRecords, Effect, GroupConfig, Groups, Write
+from tidelog.groups import (
+    LARGE_COMMIT_MAX_BYTES,
+    NO_BAD_RECORDS,
+    Answer,
+    BadRecords,
+    Effect,
+    GroupConfig,
+    Groups,
+    LargeCommit,
+    Write,
+)
 from tidelog.log.log import Log
 from tidelog.records.batch import open_batch
 from tidelog.records.header import BatchHeader, Codec, headers
@@ -71,6 +81,10 @@ class GroupShard:
             else:
                 self._writes.add(effect)
         self._set_timer()
+
+    def has_room_for(self, commit: LargeCommit) -> bool:
+        """Whether the log takes each record of it, and all of them as one commit."""
+        return commit.size_bytes <= LARGE_COMMIT_MAX_BYTES and commit.largest_bytes <= self._writes.most_of_record()
 
     def _settle(self, write: Write, code: ErrorCode) -> None:
         self.perform(write.done(code, self._now_ms()))
@@ -179,6 +193,7 @@ class GroupShard:
         self._loading.cancel()
         self.is_active = False
         self.perform(self.groups.unload(self._now_ms()))
+        self._writes.end()
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

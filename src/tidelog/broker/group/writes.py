@@ -1,9 +1,14 @@
-"""What the coordinator writes into one partition of __consumer_offsets: all of a turn in one batch."""
+"""What the coordinator writes into one partition of __consumer_offsets: all of a turn in one batch.
+
+A write that is too large for one batch goes into the log as several, one in each turn of the loop; what comes after it
+waits until it is complete. It is settled as one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -17,8 +22,13 @@ from tidelog.records.header import HEADER_SIZE, Codec, read_header
 from tidelog.replication.leader import Leader
 from tidelog.types import Offset
 
+_log = logging.getLogger(__name__)
+
 _MOST_PER_RECORD = 40
 """Bytes of a record beside its key and value, at most."""
+_LOOK_AGAIN_S = 0.01
+_MANY_RECORDS = 2_000
+"""A write of more records is not measured in one go, nor put into a batch with others."""
 
 
 class WriteSettings(NamedTuple):
@@ -58,6 +68,9 @@ class Writes:
         self._at_end_of_turn = at_end_of_turn
         self._settle = settle
         self._gathered: list[Write] = []
+        self._large: asyncio.Task[None] | None = None
+        """Brings a large write into the log."""
+        self._is_over = False
         self._unsettled: deque[_Batch] = deque()
         self._flushes: dict[asyncio.Task[None], None] = {}
 
@@ -66,43 +79,94 @@ class Writes:
             self._at_end_of_turn(self._append_gathered)
         self._gathered.append(write)
 
+    def most_of_record(self) -> int:
+        """How many bytes of key and value a record may have."""
+        return self._limit() - _MOST_PER_RECORD
+
+    def _limit(self) -> int:
+        return self._partition.log.config.max_message_bytes - HEADER_SIZE
+
     # Appending
 
     def _append_gathered(self) -> None:
+        if self._large is not None:
+            return  # they are appended when it is complete
         gathered, self._gathered = self._gathered, []
-        for writes in self._split(gathered):
+        chunks = self._split(gathered)
+        for writes, is_large in chunks:
             batch = _Batch(writes)
             self._unsettled.append(batch)
+            if is_large:
+                self._gathered[:0] = [write for chunk, _ in chunks for write in chunk]
+                self._large = asyncio.ensure_future(self._append_large(batch, writes[0].records))
+                break
             self._append(batch)
         self._tell()
 
-    def _split(self, writes: Iterable[Write]) -> Iterator[list[Write]]:
-        """As many as go into one batch; one that is too large by itself is refused by the log."""
-        limit = self._partition.log.config.max_message_bytes - HEADER_SIZE
+    def _split(self, writes: Iterable[Write]) -> Iterator[tuple[list[Write], bool]]:
+        """As many as go into one batch, and whether it is a large write, which is alone. A record that is too large by
+        itself is refused by the log."""
+        limit = self._limit()
         chunk: list[Write] = []
         size = 0
         for write in writes:
-            needed = sum(map(_size, write.records))
+            count = len(write.records)
+            needed = limit + 1 if count > _MANY_RECORDS else sum(map(_size, write.records))
             if chunk and size + needed > limit:
-                yield chunk
+                yield chunk, False
                 chunk, size = [], 0
+            if needed > limit and count > 1:
+                yield [write], True
+                continue
             chunk.append(write)
             size += needed
         if chunk:
-            yield chunk
+            yield chunk, False
 
     def _append(self, batch: _Batch) -> None:
         records = [record for write in batch.writes for record in write.records]
         if not records:
             batch.code = ErrorCode.NONE
             return
-        partition = self._partition
         try:
             leader = self._leader()
             end = self._append_records(leader, records)
         except TidelogError as failure:
             batch.code = failure.code
             return
+        self._appended(batch, leader, end)
+
+    async def _append_large(self, batch: _Batch, records: list[Record]) -> None:
+        """What it is refused for is found before its first part. Only if this broker ceases to lead in between, a part
+        of it may stay in the log. The client hears an error then, and commits again at the next coordinator."""
+        try:
+            leader, end = self._leader(), 0
+            for part in _parts(records, self._limit()):
+                leader = await self._still_leader()
+                end = self._append_records(leader, part)
+            self._appended(batch, leader, end)
+        except TidelogError as failure:
+            batch.code = failure.code
+        except Exception:  # whatever it is: without an end of this write no later one is ever settled
+            _log.exception("a large write to %s failed unexpectedly", self._partition.name)
+            batch.code = ErrorCode.UNKNOWN_SERVER_ERROR
+        batch.writes = [write._replace(records=[]) for write in batch.writes]
+        self._large = None
+        self._append_gathered()
+
+    async def _still_leader(self) -> Leader:
+        """Other requests have their turn first. Between two terms of this broker, and while its session may be over,
+        nothing is appended; the rest of a write waits for that, so that the log has all of it or none."""
+        await asyncio.sleep(0)
+        while not self._is_over:
+            leader = self._partition.leader
+            if leader is not None and self._partition.is_current:
+                return leader
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _appended(self, batch: _Batch, leader: Leader, end: Offset) -> None:
+        partition = self._partition
         if partition.is_committed(end):
             batch.code = partition.commit_result(leader)
             return
@@ -112,7 +176,7 @@ class Writes:
 
     def _leader(self) -> Leader:
         leader = self._partition.leader
-        if leader is None or not self._partition.is_current:
+        if leader is None or self._is_over or not self._partition.is_current:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not leader.has_enough_replicas():
             raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -157,12 +221,33 @@ class Writes:
         for write in batch.writes:
             self._settle(write, ErrorCode.REQUEST_TIMED_OUT)
 
+    def end(self) -> None:
+        """This broker coordinates these groups no more, or it has loaded them anew: what is not appended yet fails."""
+        self._is_over = True
+
     async def close(self) -> None:
         """Nobody is told of anything any more."""
+        if self._large is not None:
+            self._large.cancel()
+            await asyncio.gather(self._large, return_exceptions=True)
         for batch in self._unsettled:
             if batch.timer is not None:
                 batch.timer.cancel()
         await asyncio.gather(*self._flushes, return_exceptions=True)
+
+
+def _parts(records: Iterable[Record], limit: int) -> Iterator[list[Record]]:
+    """As many as go into one batch, again and again."""
+    part: list[Record] = []
+    room = limit
+    for record in records:
+        needed = _size(record)
+        if part and needed > room:
+            yield part
+            part, room = [], limit
+        part.append(record)
+        room -= needed
+    yield part
 
 
 def _size(record: Record) -> int:

@@ -6,59 +6,47 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import InSlices, Later
 from tidelog.broker.group.replies import Gathered, Reply
 from tidelog.broker.handlers.groups import ask_group
-from tidelog.broker.pacing import PIECE, Pace, cost_of_id, pieces
+from tidelog.broker.handlers.large_group_offsets import commit_in_pieces, fetch_large_group, fetch_old
+from tidelog.broker.handlers.offset_topics import TOPIC_IDS, give_ids, name_topics, take_out_unknown, weight
+from tidelog.broker.pacing import PIECE, Pace, cost_of_id
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
 from tidelog.groups import fetch_error, fetch_response, fetched_groups, refuse
 from tidelog.net.channel import Call
-from tidelog.wire import ZERO_UUID, Message
+from tidelog.wire import Message
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
 )
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 _MANY_GROUPS = 8
-_TOPIC_IDS = 10
-_NO_OFFSET = -1
 _FEW_GROUPS = 20
 _COST_OF_GROUP = 20
 """Elements of a slice that a group takes, beside its partitions."""
-
-
-def _weight(partitions: Iterable[int]) -> int:
-    """Topics and partitions together."""
-    return sum(1 + count for count in partitions)
 
 
 # Commit
 
 
 def offset_commit(broker: Broker, request: OffsetCommitRequest, call: Call) -> Message | Later | InSlices:
-    """A commit of very many partitions is stored in pieces, each of which is one write. An error between two pieces
-    refuses those that follow; the answer says of each partition what became of it."""
-    if _weight(len(topic.partitions) for topic in request.topics) > PIECE:
-        return InSlices(_commit_in_pieces(broker, request, call.version))
+    """A commit of very many partitions is read in pieces and stored in one write: readers see all of it or nothing."""
+    if weight(len(topic.partitions) for topic in request.topics) > PIECE:
+        return InSlices(commit_in_pieces(broker, request, call.version))
     reply = CommitReply()
     _commit(broker, request, call.version, reply)
     return reply.result
@@ -73,40 +61,11 @@ def _commit(broker: Broker, request: OffsetCommitRequest, version: int, ticket: 
     if not request.group_id:
         ticket.give(refuse(request, ErrorCode.INVALID_GROUP_ID, version))
         return
-    ticket.refused = _take_out_unknown(broker, request, version >= _TOPIC_IDS)
+    ticket.refused = take_out_unknown(broker, request, version >= TOPIC_IDS)
     if ticket.refused and not request.topics:
         ticket.give(OffsetCommitResponse())
         return
     shard.perform(shard.groups.commit_offsets(request, version, broker.groups.now_ms(), ticket))
-
-
-async def _commit_in_pieces(broker: Broker, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
-    topics: dict[tuple[str, bytes], OffsetCommitResponseTopic] = {}
-    for piece in pieces(request.topics, lambda topic: topic.partitions, _commit_part):
-        await broker.lane.turn()
-        part = OffsetCommitRequest(
-            group_id=request.group_id,
-            generation_id_or_member_epoch=request.generation_id_or_member_epoch,
-            member_id=request.member_id,
-            group_instance_id=request.group_instance_id,
-            retention_time_ms=request.retention_time_ms,
-            topics=piece,
-        )
-        reply = CommitReply()
-        _commit(broker, part, version, reply)
-        answer = await reply.wait()
-        assert isinstance(answer, OffsetCommitResponse)
-        for topic in answer.topics:
-            known = topics.setdefault((topic.name, topic.topic_id), topic)
-            if known is not topic:
-                known.partitions += topic.partitions
-    return OffsetCommitResponse(topics=list(topics.values()))
-
-
-def _commit_part(
-    topic: OffsetCommitRequestTopic, partitions: list[OffsetCommitRequestPartition]
-) -> OffsetCommitRequestTopic:
-    return OffsetCommitRequestTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
 class CommitReply(Reply):
@@ -125,61 +84,31 @@ class CommitReply(Reply):
         super().give(message)
 
 
-def _take_out_unknown(broker: Broker, request: OffsetCommitRequest, by_id: bool) -> list[OffsetCommitResponseTopic]:
-    """The answers for what does not exist; it is in the request no more."""
-    refused: list[OffsetCommitResponseTopic] = []
-    kept: list[OffsetCommitRequestTopic] = []
-    for topic in request.topics:
-        if by_id:
-            topic.name = broker.metadata.name_of(topic.topic_id) or ""
-        known = broker.metadata.topic(topic.name)
-        if by_id and not topic.name:
-            refused.append(
-                _refused(topic, [one.partition_index for one in topic.partitions], ErrorCode.UNKNOWN_TOPIC_ID)
-            )
-            continue
-        there = {} if known is None else known.partitions
-        if all(one.partition_index in there for one in topic.partitions):
-            kept.append(topic)
-            continue
-        missing = [one.partition_index for one in topic.partitions if one.partition_index not in there]
-        refused.append(_refused(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        topic.partitions = [one for one in topic.partitions if one.partition_index in there]
-        if topic.partitions:
-            kept.append(topic)
-    request.topics = kept
-    return refused
-
-
-def _refused(topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCode) -> OffsetCommitResponseTopic:
-    partitions = [OffsetCommitResponsePartition(partition_index=index, error_code=code) for index in indexes]
-    return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-
-
 # Fetch
 
 
 def offset_fetch(broker: Broker, request: OffsetFetchRequest, call: Call) -> Message | Later | Awaitable[Message]:
     """A group that is asked for all its offsets is answered once, however often it is named."""
-    version = call.version
-    asked = fetched_groups(request, version)
-    if version >= _MANY_GROUPS:
-        asked = _each_once(asked)
-    if len(asked) > _FEW_GROUPS or sum(_weight_of(broker, group) for group in asked) > PIECE:
-        return _fetch_in_pieces(broker, asked, version, request.require_stable)
-    return _fetch(broker, asked, version, request.require_stable).result
+    if len(request.topics or ()) > PIECE or len(request.groups) > _FEW_GROUPS:
+        return _fetch_in_pieces(broker, request, call.version)
+    asked = fetched_groups(request, call.version)
+    if sum(_weight_of(broker, group) for group in asked) > PIECE:
+        return _fetch_in_pieces(broker, request, call.version)
+    if call.version >= _MANY_GROUPS:
+        asked = list(_each_once(asked))
+    return _fetch(broker, asked, call.version, request.require_stable).result
 
 
 def _fetch(
     broker: Broker, asked: list[OffsetFetchRequestGroup], version: int, require_stable: bool
 ) -> Gathered[OffsetFetchResponseGroup]:
-    by_id = version >= _TOPIC_IDS
-    unknown = [_name_topics(broker, group) if by_id else [] for group in asked]
+    by_id = version >= TOPIC_IDS
+    unknown = [name_topics(broker, group) if by_id else [] for group in asked]
 
     def response(groups: list[OffsetFetchResponseGroup]) -> Message:
         if by_id:
             for group, missing in zip(groups, unknown, strict=True):
-                _give_ids(broker, group)
+                give_ids(broker, group)
                 group.topics += missing
         return fetch_response(groups, version)
 
@@ -195,95 +124,42 @@ def _fetch(
     return gathered
 
 
-def _each_once(asked: list[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    once = {(group.group_id, None if group.topics is None else index): group for index, group in enumerate(asked)}
-    return list(once.values())
+def _each_once(asked: Iterable[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
+    named: set[str] = set()
+    for group in asked:
+        if group.topics is not None or group.group_id not in named:
+            yield group
+        if group.topics is None:
+            named.add(group.group_id)
 
 
 def _weight_of(broker: Broker, group: OffsetFetchRequestGroup) -> int:
-    """How many partitions are to be told, roughly."""
-    return 1 + _weight(len(topic.partition_indexes) for topic in _topics_of(broker, group, by_id=False))
-
-
-def _topics_of(broker: Broker, group: OffsetFetchRequestGroup, by_id: bool) -> list[OffsetFetchRequestTopics]:
-    """What is asked for; if that is everything, what there is now. By id, only topics that exist can be told."""
+    """How many topics and partitions are to be told; if all are asked for, how many there are now."""
     if group.topics is not None:
-        return group.topics
+        return 1 + weight(len(topic.partition_indexes) for topic in group.topics)
     try:
-        topics = broker.groups.shard_of(group.group_id).groups.committed_topics(group.group_id)
+        commits = broker.groups.shard_of(group.group_id).groups.commits_of(group.group_id)
     except RequestError:
-        return []
-    if not by_id:
-        return topics
-    known = broker.metadata.topics
-    for topic in topics:
-        topic.topic_id = known[topic.name].topic_id if topic.name in known else ZERO_UUID
-    return [topic for topic in topics if topic.topic_id != ZERO_UUID]
+        return 1
+    return 1 if commits is None else 1 + weight(map(len, commits.by_topic.values()))
 
 
-async def _fetch_in_pieces(
-    broker: Broker, asked: list[OffsetFetchRequestGroup], version: int, require_stable: bool
-) -> Message:
-    """A piece of one group at a time. Commits may come in between; each offset is one that was committed."""
+async def _fetch_in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) -> Message:
+    """One group at a time. The offsets of a group are all of one moment, however many they are."""
+    pace, require_stable = Pace(broker.lane), request.require_stable
+    if version < _MANY_GROUPS:
+        return await fetch_old(broker, pace, request, version)
     answers = []
-    pace = Pace(broker.lane)
-    for group in asked:
-        answer = OffsetFetchResponseGroup(group_id=group.group_id)
-        topics: dict[tuple[str, bytes], OffsetFetchResponseTopics] = {}
-        wanted = _topics_of(broker, group, version >= _TOPIC_IDS)
-        for piece in pieces(wanted, lambda topic: topic.partition_indexes, _fetch_part):
-            await pace.spend(
-                _COST_OF_GROUP
-                + 3 * cost_of_id(group.group_id)
-                + _weight(len(topic.partition_indexes) for topic in piece)
-            )
-            part = OffsetFetchRequestGroup(
-                group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=piece
-            )
-            told = await _fetch(broker, [part], max(version, _MANY_GROUPS), require_stable).wait()
+    async for group in pace.each(_each_once(request.groups)):
+        size = _weight_of(broker, group)
+        await pace.spend(_COST_OF_GROUP + 3 * cost_of_id(group.group_id) + min(size, PIECE))
+        if size > PIECE:
+            answers.append(await fetch_large_group(broker, pace, group, version, require_stable))
+        else:
+            told = await _fetch(broker, [group], version, require_stable).wait()
             assert isinstance(told, OffsetFetchResponse)
-            answer.error_code = answer.error_code or told.groups[0].error_code
-            for topic in told.groups[0].topics:
-                known = topics.setdefault((topic.name, topic.topic_id), topic)
-                if known is not topic:
-                    known.partitions += topic.partitions
-        answer.topics = list(topics.values())
-        answers.append(fetch_error(group, answer.error_code, version) if answer.error_code else answer)
+            answers += told.groups
     return fetch_response(answers, version)
-
-
-def _fetch_part(topic: OffsetFetchRequestTopics, indexes: list[int]) -> OffsetFetchRequestTopics:
-    return OffsetFetchRequestTopics(name=topic.name, topic_id=topic.topic_id, partition_indexes=indexes)
-
-
-def _name_topics(broker: Broker, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:
-    """The answers for topics that do not exist; they are in the request no more."""
-    unknown: list[OffsetFetchResponseTopics] = []
-    for topic in group.topics or ():
-        topic.name = broker.metadata.name_of(topic.topic_id) or ""
-        if not topic.name:
-            partitions = [
-                OffsetFetchResponsePartitions(
-                    partition_index=index,
-                    committed_offset=_NO_OFFSET,
-                    metadata="",
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                )
-                for index in topic.partition_indexes
-            ]
-            unknown.append(OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions))
-    if group.topics is not None:
-        group.topics = [topic for topic in group.topics if topic.name]
-    return unknown
-
-
-def _give_ids(broker: Broker, group: OffsetFetchResponseGroup) -> None:
-    """Who asks for all topics knows no ids; what belongs to topics that are gone cannot be told without one."""
-    for topic in group.topics:
-        if topic.topic_id == ZERO_UUID:
-            known = broker.metadata.topic(topic.name)
-            topic.topic_id = ZERO_UUID if known is None else known.topic_id
-    group.topics = [topic for topic in group.topics if topic.topic_id != ZERO_UUID]
 
 
 # Delete

@@ -50,7 +50,7 @@ def ask_group(broker: Broker, request: Any, call: Call, ask: Ask) -> Message | L
         shard = broker.groups.shard_of(request.group_id)
     except RequestError as failure:
         return refuse(request, failure.code, call.version)
-    reply = Reply()
+    reply = Reply(call.connection)
     shard.perform(ask(shard.groups, broker.groups.now_ms(), reply))
     return reply.result
 
@@ -58,12 +58,14 @@ def ask_group(broker: Broker, request: Any, call: Call, ask: Ask) -> Message | L
 def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message | Later:
     client = Client((call.client_id or "")[:MAX_CLIENT_ID], f"/{call.client_host}")
     suffix = str(UUID(bytes=broker.random.randbytes(16), version=4))
-    return ask_group(
+    answer = ask_group(
         broker,
         request,
         call,
         lambda groups, now_ms, reply: groups.join(request, call.version, client, suffix, now_ms, reply),
     )
+    broker.groups.bounds.drop_oldest_ids()
+    return answer
 
 
 def sync_group(broker: Broker, request: SyncGroupRequest, call: Call) -> Message | Later:
