@@ -348,6 +348,13 @@ async def false_controllers(attack: Attack) -> None:
     await attack.call(StopReplicaRequest(**named, topic_states=[]), 4)
 
 
+async def control_requests_sent_ahead(attack: Attack) -> None:
+    """They are refused, but control requests are served before others."""
+    refused = UpdateMetadataRequest(controller_id=1, controller_epoch=0, broker_epoch=-1)
+    request = b"".join(bytes(part) for part in encode_request(refused, 8, 1, "bad"))
+    await attack.raw(request * 20_000, wait_s=2.0)
+
+
 async def false_followers(attack: Attack) -> None:
     partition = FetchPartition(partition=0, fetch_offset=2, current_leader_epoch=-1, partition_max_bytes=1000)
     topics = [FetchTopic(topic="orders", partitions=[partition])]
@@ -393,6 +400,7 @@ KINDS: dict[str, Callable[[Attack], Awaitable[None]]] = {
         many_topics,
         settings,
         false_controllers,
+        control_requests_sent_ahead,
         false_followers,
         nonsense,
     )

@@ -161,6 +161,45 @@ async def test_a_separate_inter_broker_listener_may_close_an_idle_client_for_a_b
         assert await quiet(lambda: made.server.connection_count) == 2
 
 
+@simulated
+async def test_a_broker_gets_the_place_of_an_idle_client_though_all_that_were_known_as_idle_have_asked_since():
+    """The last look at the clients remembers some of them; what it remembers may be of no use any more."""
+    limits = ServerLimits(connections=ConnectionLimits(max_connections=70))
+    async with scene(limits=limits, inter_broker=InterBroker("INTERNAL"), clock=LoopClock()) as made:
+        connected = await clients(made, 70)
+        made.port = await made.server.listen("INTERNAL", "127.0.0.1", 0)
+        first = await made.connect()
+        assert await first.ask(request(5)) == request(5)
+        for client in connected[1:]:
+            client.send(request(2))
+        for client in connected[1:]:
+            assert await client.receive() == request(2)
+        second = await made.connect()
+        assert await second.ask(request(6)) == request(6)
+        assert made.metric(PREFIX + "replaced_connections_total") == 2
+        assert made.metric(PREFIX + "refused_connections_total") == 0
+
+
+@simulated
+async def test_many_clients_that_are_owed_answers_do_not_hide_one_that_is_idle():
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        if call.frame[:2] == bytes(2):
+            call.answer([struct.pack(">i", len(call.frame)), call.frame])
+
+    limits = ServerLimits(connections=ConnectionLimits(max_connections=70))
+    async with scene(handle, limits=limits, inter_broker=InterBroker("INTERNAL"), clock=LoopClock()) as made:
+        connected = await clients(made, 70)
+        for client in connected[:69]:
+            client.send(request(2, key=1))
+        await until(lambda: len(made.calls) == 139)
+        await connected[69].ask(request(3))
+        made.port = await made.server.listen("INTERNAL", "127.0.0.1", 0)
+        broker = await made.connect()
+        assert await broker.ask(request(5)) == request(5)
+        assert await connected[69].ended() == b""
+
+
 @pytest.mark.parametrize(
     ("frame", "expected"),
     [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from itertools import pairwise
 
 import pytest
 
-from netkit import CONTROL, Client, Scene, echo, every_loop, framed, number_of, quiet, request, scene, until
+from netkit import CONTROL, DATA, Client, Scene, echo, every_loop, framed, number_of, quiet, request, scene, until
 from tidelog.net import connection
 from tidelog.net.channel import Call
 
@@ -82,6 +83,47 @@ async def test_what_waits_for_the_end_of_a_turn_sees_all_of_it_and_a_fault_there
 
 
 @every_loop
+@pytest.mark.parametrize("within_a_turn", [True, False])
+async def test_what_takes_long_at_the_end_of_a_turn_goes_on_in_the_next_in_its_order(within_a_turn: bool):
+    """Between two parts of it the loop looks at its sockets, and other requests are served."""
+    clock, order, looks = _Clock(), [], []
+
+    def late(number: int) -> None:
+        clock.now_ns += 2_000_000
+        order.append(number)
+        if number == 0:
+            made.channel.at_end_of_turn(lambda: late(100))
+            _queue(other, 500)
+
+    def look() -> None:
+        looks.append(len(order))
+        if 100 not in order:
+            asyncio.get_running_loop().call_soon(look)
+
+    def begin() -> None:
+        asyncio.get_running_loop().call_soon(look)
+        for number in range(10):
+            made.channel.at_end_of_turn(lambda number=number: late(number))
+
+    def handle(call: Call) -> None:
+        assert call.frame is not None
+        order.append(number_of(call.frame))
+        if number_of(call.frame) == 400:
+            begin()
+
+    async with scene(handle, clock=clock) as made:
+        other = _connection(made)
+        if within_a_turn:
+            _queue(_connection(made), 400)
+        else:
+            begin()
+        await until(lambda: 100 in order)
+        start = [400] if within_a_turn else []
+        assert order == [*start, 0, 1, 2, 500, 3, 4, 5, 6, 7, 8, 9, 100]
+        assert max(after - before for before, after in pairwise([0, *looks])) <= 4
+
+
+@every_loop
 async def test_a_parked_request_keeps_no_later_one_from_being_handled():
     parking = Parking()
     async with scene(parking) as made:
@@ -131,21 +173,72 @@ async def test_an_answer_of_nothing_keeps_its_place_and_sends_nothing():
 async def test_control_requests_pass_data_requests_of_other_connections():
     """They are put in while the loop is held up, so that all wait at once."""
     parking = Parking()
-    async with scene(parking) as made:
-        data, control = await made.connect(), await made.connect()
-        for client in (data, control):
-            client.send(request(0))
-            await until(lambda: 0 in parking.waiting)
-            parking.answer(0)
-            assert await numbers(client, 1) == [0]
-        first, second = (call.connection for call in made.calls)
-        parking.order.clear()
-        for number in range(1, 100):
-            made.channel.put(Call(first, memoryview(request(number)), 0, 0))
+    async with scene(parking, clock=_Clock()) as made:
+        _queue(_connection(made), *range(1, 100))
         for number in range(100, 103):
-            made.channel.put(Call(second, memoryview(request(number, key=CONTROL)), CONTROL, 0))
+            _queue(_connection(made), number, key=CONTROL)
         await until(lambda: len(parking.order) == 102)
         assert parking.order == [100, 101, 102, *range(1, 100)]
+
+
+@every_loop
+async def test_what_is_sent_behind_a_control_request_waits_its_turn():
+    """A controller waits for each answer before it sends more. So one that sends control requests ahead is none."""
+    parking = Parking()
+    async with scene(parking, clock=_Clock()) as made:
+        attacker, *others = (_connection(made) for _ in range(3))
+        _queue(attacker, *range(100, 200), key=CONTROL)
+        for number, connection_ in enumerate(others):
+            _queue(connection_, number)
+        assert made.metric("kafka_network_request_channel_control_queue_size") == 100
+        await until(lambda: len(parking.order) == 102)
+        assert parking.order == [100, 0, 1, *range(101, 200)]
+        assert made.metric("kafka_network_request_channel_control_queue_size") == 0
+        assert made.metric("kafka_network_request_channel_request_queue_size") == 0
+
+
+@every_loop
+@pytest.mark.parametrize("control_ns", [0, 3_000_000])
+async def test_control_requests_that_never_end_leave_data_requests_their_share(control_ns: int):
+    """Each of many connections sends the next control request as soon as the last is answered. While data requests
+    wait, they get about half of the time, be it by a clock or by a count."""
+    clock, order, counted = _Clock(), [], []
+
+    def handle(call: Call) -> None:
+        clock.now_ns += control_ns if call.api_key == CONTROL else 300_000
+        order.append(call.api_key)
+        if not counted and (order.count(DATA) == 300 or len(order) == 10_000):
+            counted.append(order.count(CONTROL))
+        if call.api_key == CONTROL and not counted:
+            _queue(call.connection, 1, key=CONTROL)
+
+    async with scene(handle, clock=clock) as made:
+        for _ in range(70):
+            _queue(_connection(made), 1, key=CONTROL)
+        for _ in range(3):
+            _queue(_connection(made), *range(100))
+        await until(lambda: bool(counted))
+        assert order[0] == CONTROL, "it is served first as long as there is not too much of it"
+        cost_ns, data_ns = control_ns + 50_000, 300 * 350_000
+        assert 0.9 * data_ns < counted[0] * cost_ns < data_ns + 5_000_000
+
+
+@every_loop
+async def test_control_requests_have_a_bound_of_their_own():
+    """A connection whose control request waits among too many is not read from until fewer wait."""
+    parking = Parking()
+    async with scene(parking) as made:
+        clients = [await made.connect() for _ in range(30)]
+        for client in clients:
+            client.send(request(0))
+        await until(lambda: len(parking.order) == 30)
+        theirs = [call.connection for call in made.calls]
+        for connection_ in theirs:
+            connection_._take(memoryview(request(1, key=CONTROL)))
+        assert [connection_._is_reading for connection_ in theirs] == [True] * 19 + [False] * 11
+        assert not made.channel.data.is_full
+        await until(lambda: len(parking.order) == 60)
+        assert all(connection_._is_reading for connection_ in theirs)
 
 
 @every_loop
@@ -170,7 +263,7 @@ async def test_a_full_channel_stops_reading_and_goes_on_and_nothing_is_lost():
 
         def measured(call: Call) -> None:
             nonlocal deepest
-            deepest = max(deepest, made.channel._queued)
+            deepest = max(deepest, made.channel.data.requests)
             take(call)
 
         made.channel._handle = measured
@@ -195,12 +288,11 @@ async def test_control_requests_are_read_while_the_data_queue_is_full():
         assert await numbers(control, 1) == [0]
         (theirs,) = (call.connection for call in made.calls)
         made.channel.put(Call(_elsewhere(theirs), memoryview(request(50)), 0, 0))
-        assert made.channel.is_full
-        for number in (1, 2, 3):
-            theirs._take(memoryview(request(number, key=CONTROL)))
+        assert made.channel.data.is_full
+        theirs._take(memoryview(request(1, key=CONTROL)))
         assert theirs._is_reading
-        await until(lambda: len(parking.order) == 5)
-        assert parking.order == [0, 1, 2, 3, 50]
+        await until(lambda: len(parking.order) == 3)
+        assert parking.order == [0, 1, 50]
 
 
 class _Clock:
@@ -216,9 +308,9 @@ class _Clock:
         return self.now_ns
 
 
-def _queue(like: connection.ServerConnection, *numbers_: int) -> None:
+def _queue(like: connection.ServerConnection, *numbers_: int, key: int = DATA) -> None:
     for number in numbers_:
-        like._channel.put(Call(like, memoryview(request(number)), 0, 0))
+        like._channel.put(Call(like, memoryview(request(number, key=key)), key, 0))
 
 
 @every_loop
@@ -245,14 +337,14 @@ async def test_connections_are_served_in_turn_however_many_requests_each_of_them
 
 @every_loop
 async def test_a_turn_ends_early_when_its_requests_take_long():
-    """So that the loop looks at its sockets, and a control request need not wait for 64 slow requests."""
+    """So that the loop looks at its sockets, and a control request need not wait for 64 slow requests. A request that
+    goes on in slices is not handled when its first slice ends, but its time counts too."""
     clock, order, turns = _Clock(), [], []
 
     def handle(call: Call) -> None:
         assert call.frame is not None
         order.append(number_of(call.frame))
         clock.now_ns += 4_000_000
-        call.handled_ns = clock.now_ns
         if len(order) == 1:
             asyncio.get_running_loop().call_soon(lambda: turns.append(list(order)))
 
@@ -271,9 +363,9 @@ async def test_requests_of_a_closed_connection_are_not_handled_and_take_no_room(
         await until(lambda: 0 in parking.waiting)
         theirs = parking.waiting[0].connection
         _queue(theirs, 1, 2, 3, 4, 5)
-        assert made.channel.is_full
+        assert made.channel.data.is_full
         theirs.close("the test says so")
-        assert not made.channel.is_full
+        assert not made.channel.data.is_full
         other = await made.connect()
         other.send(request(9))
         await until(lambda: 9 in parking.waiting)

@@ -157,13 +157,27 @@ class Admission:
         return True
 
     def _replace(self, idle_ms: int) -> bool:
-        """Close the client that has been idle for the longest time, if that is long enough."""
+        """Close the client that has been idle for the longest time, if that is long enough.
+
+        A look at all clients costs time. For a client there is one now and then; for a broker whenever no client is
+        left of those that the last look found.
+        """
         now_ns = self._clock.monotonic_ns()
         before_ns = now_ns - idle_ms * _NS_PER_MS
-        if not self._idlest and (now_ns >= self._look_at_ns or not idle_ms):
-            found = nsmallest(_IDLEST, self._clients, key=lambda known: known.last_active_ns)
-            self._idlest = [(known.last_active_ns, known) for known in reversed(found)]
-            self._look_at_ns = now_ns + _LOOK_AGAIN_NS
+        if self._replace_found(before_ns):
+            return True
+        if self._idlest or (idle_ms and now_ns < self._look_at_ns):
+            return False
+        found = nsmallest(
+            _IDLEST,
+            (known for known in self._clients if known.owes_nothing),
+            key=lambda known: known.last_active_ns,
+        )
+        self._idlest = [(known.last_active_ns, known) for known in reversed(found)]
+        self._look_at_ns = now_ns + _LOOK_AGAIN_NS
+        return self._replace_found(before_ns)
+
+    def _replace_found(self, before_ns: int) -> bool:
         while self._idlest:
             active_ns, connection = self._idlest[-1]
             is_same = connection in self._clients and connection.last_active_ns == active_ns

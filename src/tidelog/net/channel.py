@@ -1,8 +1,12 @@
 """The request channel: bounded queues between the network workers and the handlers (S7.1).
 
 Everything runs on one loop. Each connection has its own queue, and the channel serves one request of each connection in
-turn: a client that sends many requests ahead makes its own requests wait, not those of others. Control requests have
-a small queue of their own that is served first (S7.3).
+turn: a client that sends many requests ahead makes its own requests wait, not those of others.
+
+Control requests have a small ring of their own that is served first (S7.3). Nothing proves that the controller sent
+them, so two rules keep them from taking all the time. A controller waits for each answer before it sends its next
+request; what a connection has sent behind a control request has no precedence. And while data requests wait, control
+requests get no more than about half of the time.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.metrics import Metrics
+from tidelog.net.ring import Ring
 from tidelog.ports import Clock
 from tidelog.types import Buffer
 
@@ -23,6 +28,14 @@ _TURN = 64
 """Requests handled before the loop may look at its sockets again, so that control requests need not wait long."""
 _TURN_NS = 10_000_000
 """A turn that has taken this long ends after the request that is being handled."""
+_END_OF_TURN_NS = 5_000_000
+"""The same for what is called at its end."""
+_CONTROL_CAPACITY = 20
+"""Control requests that wait, as in Kafka, before their connections are not read from."""
+_AHEAD_NS = 2_000_000
+"""Control requests are served first until they have taken so much more time than the data requests that wait."""
+_REQUEST_NS = 50_000
+"""Counts for each request beside its time: data requests get their share also by a clock that stands still."""
 
 
 class Call:
@@ -90,8 +103,6 @@ class RequestChannel:
 
     Requests of one connection keep their order. When `capacity` data requests wait, connections stop reading until
     there is room: nothing is dropped, nothing grows without bound (S7.4).
-
-    Always: a connection is in the ring if and only if it `is_queued`, and `_queued` counts the requests of those.
     """
 
     def __init__(
@@ -104,38 +115,30 @@ class RequestChannel:
     ) -> None:
         self.control_keys = control_keys
         self.clock = clock
-        self.capacity = capacity
+        self.data = Ring(capacity)
+        self.control = Ring(_CONTROL_CAPACITY)
+        """Connections whose first request is a control request that came when none of theirs waited."""
         self.after_turn: list[Callable[[], None]] = []
         """Called when some requests were handled: the workers send what is ready."""
         self._handle = handle
         self._end_of_turn: deque[Callable[[], None]] = deque()
-        self._control: deque[Call] = deque()
-        self._ring: deque[ServerConnection] = deque()
-        """Connections that have data requests to be handled; the first one is next."""
-        self._queued = 0
-        self._kept_out: deque[ServerConnection] = deque()
+        self._ahead_ns = 0
+        """By how much control requests have taken more time than data requests that waited."""
         self._scheduled = False
         self.is_serving = False
         """Answers that are ready are sent when the turn is over."""
         self._loop = asyncio.get_running_loop()
-        metrics.gauge("kafka_network_request_channel_request_queue_size", lambda: self._queued)
-        metrics.gauge("kafka_network_request_channel_control_queue_size", lambda: len(self._control))
-
-    @property
-    def is_full(self) -> bool:
-        return self._queued >= self.capacity
+        metrics.gauge("kafka_network_request_channel_request_queue_size", lambda: self.data.requests)
+        metrics.gauge("kafka_network_request_channel_control_queue_size", lambda: self.control.requests)
 
     def put(self, call: Call) -> None:
         """Control requests pass data requests, but not those of their own connection."""
         connection = call.connection
-        if call.api_key in self.control_keys and not connection.queue:
-            self._control.append(call)
+        connection.queue.append(call)
+        if connection.is_queued:
+            connection.ring.requests += 1
         else:
-            connection.queue.append(call)
-            if connection.is_queued:
-                self._queued += 1
-            else:
-                self._enter(connection)
+            self._enter(connection)
         if not self._scheduled and not self.is_serving:
             self._schedule()
 
@@ -150,20 +153,19 @@ class RequestChannel:
         before = len(connection.queue)
         connection.queue.extendleft(reversed(list(calls)))
         if connection.is_queued:
-            self._queued += len(connection.queue) - before
+            connection.ring.requests += len(connection.queue) - before
         elif connection.queue and not connection.is_stalled:
             self._enter(connection)
             self._schedule()
 
     def _enter(self, connection: ServerConnection) -> None:
-        connection.is_queued = True
-        self._ring.append(connection)
-        self._queued += len(connection.queue)
+        is_control = connection.queue[0].api_key in self.control_keys
+        (self.control if is_control else self.data).enter(connection)
 
     def drop(self, connection: ServerConnection) -> None:
         """It is closed, so its requests are not handled."""
         if connection.is_queued:
-            self._queued -= len(connection.queue)
+            connection.ring.requests -= len(connection.queue)
         connection.queue.clear()
 
     def _schedule(self) -> None:
@@ -172,66 +174,80 @@ class RequestChannel:
             self._loop.call_soon(self._serve)
 
     def at_end_of_turn(self, callback: Callable[[], None]) -> None:
-        """Call it when the requests that are being handled now have all been, before their answers are sent."""
-        if self.is_serving:
-            self._end_of_turn.append(callback)
-        else:
-            self._loop.call_soon(callback)
+        """Call it when the requests that are being handled now have all been, before their answers are sent.
 
-    def keep_out(self, connection: ServerConnection) -> None:
-        """To be told by `resume` when there is room again."""
-        if not connection.is_kept_out:
-            connection.is_kept_out = True
-            self._kept_out.append(connection)
+        If none are being handled, the next turn comes soon. A turn that takes long leaves the rest to the next.
+        """
+        self._end_of_turn.append(callback)
+        self._schedule()
 
     def _serve(self) -> None:
         self._scheduled = False
         self.is_serving = True
         try:
             self._serve_turn()
-            self._end_turn()
+            if self._end_of_turn:
+                self._end_turn()
             for send in self.after_turn:
                 send()
         finally:
             self.is_serving = False
-        if self._control or self._ring:
+        if self.control.connections or self.data.connections or self._end_of_turn:
             self._schedule()
 
     def _end_turn(self) -> None:
+        """In the order they were asked for. At least one is called, so all of them are in the end."""
+        end_ns = self.clock.monotonic_ns() + _END_OF_TURN_NS
         while self._end_of_turn:
             try:
                 self._end_of_turn.popleft()()
-            except Exception as failure:  # a fault of ours, and nobody else's turn
+            except Exception as failure:  # a fault of ours, which must not keep the others from being called
                 self._loop.call_exception_handler({"message": "at the end of a turn", "exception": failure})
+            if self.clock.monotonic_ns() > end_ns:
+                break
 
     def _serve_turn(self) -> None:
-        control, ring, handle = self._control, self._ring, self._handle
-        end_ns = self.clock.monotonic_ns() + _TURN_NS
+        control, data, clock, handle = self.control, self.data, self.clock, self._handle
+        before_ns = clock.monotonic_ns()
+        end_ns = before_ns + _TURN_NS
         for _ in range(_TURN):
-            if control:
-                call = control.popleft()
-            elif ring:
-                connection = ring.popleft()
-                queue = connection.queue
-                if connection.is_stalled or not queue:
-                    connection.is_queued = False
-                    self._queued -= len(queue)
-                    continue
-                call = queue.popleft()
-                self._queued -= 1
-                if queue:
-                    ring.append(connection)
-                else:
-                    connection.is_queued = False
-            else:
+            ring = data
+            if control.connections and (self._ahead_ns <= _AHEAD_NS or not data.connections):
+                ring = control
+            elif not data.connections:
                 break
+            connection = ring.connections.popleft()
+            queue = connection.queue
+            if connection.is_stalled or not queue:
+                ring.left_by(connection)
+                continue
+            call = queue.popleft()
+            ring.requests -= 1
+            if not queue:
+                connection.is_queued = False
+            elif ring is data:
+                data.connections.append(connection)
+            else:
+                control.left_by(connection)
+                data.enter(connection)
             try:
                 handle(call)
             except Exception as failure:  # a fault of ours ends this connection and no other
-                call.connection.close(f"a request failed: {failure!r}", failure)
-            if call.handled_ns > end_ns:
+                connection.close(f"a request failed: {failure!r}", failure)
+            now_ns = clock.monotonic_ns()
+            if ring is control or self._ahead_ns:
+                self._weigh(ring is control, now_ns - before_ns + _REQUEST_NS)
+            if now_ns > end_ns:
                 break
-        while self._kept_out and not self.is_full:
-            connection = self._kept_out.popleft()
-            connection.is_kept_out = False
-            connection.resume()
+            before_ns = now_ns
+        control.let_in()
+        data.let_in()
+
+    def _weigh(self, is_control: bool, cost_ns: int) -> None:
+        """One very long control request does not put the next ones off for more than a turn."""
+        if not is_control:
+            self._ahead_ns = max(0, self._ahead_ns - cost_ns)
+        elif self.data.connections:
+            self._ahead_ns = min(self._ahead_ns + cost_ns, _TURN_NS)
+        else:
+            self._ahead_ns = 0

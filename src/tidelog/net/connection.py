@@ -17,7 +17,6 @@ from tidelog.net.buffers import blank
 from tidelog.net.channel import Call, RequestChannel
 from tidelog.net.identity import HEADER_BYTES
 from tidelog.net.outbox import Outbox
-from tidelog.net.room import STEP_BYTES
 from tidelog.types import Buffer
 from tidelog.wire.api import API_VERSIONS
 
@@ -52,14 +51,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.listener = listener
         self.client_host = ""
         self.queue: deque[Call] = deque()
-        """Data requests that the channel has not handed out yet."""
+        """Requests that the channel has not handed out yet."""
         self.is_queued = False
         """The channel comes to these requests by itself."""
+        self.ring = channel.data
+        """Where it takes its turn, or last did."""
         self.last_active_ns = 0
         """When something was last read from it or taken by it."""
         self.is_closed = False
         self.is_kept_out = False
-        """The channel was full and will say when it is not."""
+        """Its ring was full and will say when it is not."""
         self.is_known = False
         """A request of it has shown whether it comes from a broker."""
         self.is_broker = False
@@ -190,11 +191,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def is_too_slow(self, before_ns: int) -> bool:
         """A request that is half read has not come on since then, and not because it was made to wait.
 
-        One that waits for more room must not hold the room it has for ever: others wait for that.
+        One that holds room must not hold it for ever, whatever it waits for: others wait for that room.
         """
         if not 0 < self._partial_ns < before_ns:
             return False
-        return self._is_reading or (self._waits_for_room and self._granted > 0)
+        return self._is_reading or self._granted > 0
 
     def _begin_body(self, size: int, start: int) -> None:
         """What was read of it stays in the chunk until there is room for its first step."""
@@ -222,18 +223,39 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._worker.identified(self)
 
     @property
+    def granted(self) -> int:
+        """The room that the request which is half read has."""
+        return self._granted
+
+    @property
+    def came_bytes(self) -> int:
+        """How much of the request which is half read has come, apart from what waits for its room."""
+        return 0 if self._body is None else self._body_end
+
+    @property
+    def came_on_ns(self) -> int:
+        """When enough of that request had come last."""
+        return self._partial_ns
+
+    @property
     def missing_room(self) -> int:
         """What the request that is half read still needs."""
         return self._size - self._granted
 
     def _get_room(self) -> bool:
         """For the next step of the request. False if there is none: then reading goes on with `room_came`."""
-        granted = self._room.take(self, min(self.missing_room, STEP_BYTES))
+        granted = self._room.take(self)
         self._granted += granted
         if not granted:
             self._waits_for_room = True
             self._pause_reading()
         return granted > 0
+
+    def return_unused(self) -> int:
+        """The room that the request which is half read does not use belongs to others; how much that is."""
+        unused = self._granted if self._body is None else max(0, self._granted - self._body_end - _CHUNK_BYTES)
+        self._granted -= unused
+        return unused
 
     def room_came(self, size: int) -> None:
         """Go on, with so many more bytes of the request that is half read."""
@@ -253,9 +275,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         call = Call(self, frame, _KEY.unpack_from(frame)[0], now_ns)
         self._owed.append(call)
         self._channel.put(call)
-        if self.queue and self._channel.is_full:
+        if self.queue and self.ring.is_full:
             self._pause_reading()
-            self._channel.keep_out(self)
+            self.ring.keep_out(self)
         elif self._owes_too_much:
             self._pause_reading()
         elif self._room.held >= self._room.max_bytes and self._room.is_full_for(self):
@@ -284,8 +306,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Read on, unless there is another reason not to."""
         if self._is_reading or self.is_closed or self._owes_too_much or self._waits_for_room:
             return
-        if self._channel.is_full:
-            self._channel.keep_out(self)
+        if self.ring.is_full:
+            self.ring.keep_out(self)
             return
         self._is_reading = True
         if self._partial_ns:

@@ -21,6 +21,8 @@ from tidelog.types import Buffer
 _log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
+_PATIENCE_PART = 10
+"""Requests wait for room for a tenth of tidelog.request.read.timeout.ms before half-read ones must make some."""
 _NS_PER_MS = 1_000_000
 
 
@@ -130,7 +132,7 @@ class SocketServer:
         inter_broker: InterBroker | None = None,
     ) -> None:
         self.inter_broker = inter_broker or InterBroker()
-        self.room = RequestRoom(metrics)
+        self.room = RequestRoom(metrics, channel.clock)
         self.admission = Admission(channel.clock, metrics, self.inter_broker.listener)
         self._channel = channel
         self._on_sent = on_sent
@@ -180,7 +182,14 @@ class SocketServer:
                 worker.close_idle(now_ns - limits.connections_max_idle_ms * _NS_PER_MS)
             if limits.request_read_timeout_ms >= 0:
                 self._slow.add(worker.close_slow(now_ns - limits.request_read_timeout_ms * _NS_PER_MS))
+        if limits.request_read_timeout_ms >= 0:
+            self._make_room(now_ns, limits.request_read_timeout_ms * _NS_PER_MS // _PATIENCE_PART)
         self._look = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look_at_all)
+
+    def _make_room(self, now_ns: int, patience_ns: int) -> None:
+        for connection in self.room.in_the_way(now_ns, patience_ns):
+            self._slow.add()
+            connection.close("others wait for the room that its half-read request holds (queued.max.request.bytes)")
 
     def stop_listening(self) -> None:
         for server in self._servers:
