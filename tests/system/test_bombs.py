@@ -128,6 +128,26 @@ def test_bombs_are_refused_within_a_bound_of_memory_and_of_the_loops_time(tmp_pa
         assert not broker.lines("Traceback")
 
 
+def test_a_topic_that_stores_uncompressed_does_not_make_small_requests_large(tmp_path: Path) -> None:
+    """Each batch of 70 kB would become one of 60 MB. It is refused when its size is known, not when it is appended."""
+
+    async def story(broker: BrokerProcess) -> None:
+        connection = await Connection.open("127.0.0.1", broker.port, client_id="bombs")
+        await create_topic(connection, "u", 8, compression_type="uncompressed")
+        records = [(now_ms(), b"k", os.urandom(66_000)), (now_ms(), b"k", bytes(60_000_000))]
+        data = bytes(build_batch(records, codec=Codec.ZSTD))
+        assert len(data) < 100_000
+        for _ in range(2):
+            assert await produce(connection, "u", dict.fromkeys(range(8), data)) == [ErrorCode.MESSAGE_TOO_LARGE] * 8
+        connection.close()
+
+    with broker_process(tmp_path) as broker:
+        before_mb = broker.rss_mb
+        uvloop.run(story(broker))
+        assert peak_mb(broker) - before_mb < MOST_GROWTH_MB
+        assert not broker.lines("Traceback")
+
+
 def test_large_batches_of_many_clients_are_checked_one_at_a_time_and_hold_nobody_up(tmp_path: Path) -> None:
     async def story(broker: BrokerProcess) -> None:
         probe = await Connection.open("127.0.0.1", broker.port, client_id="probe")

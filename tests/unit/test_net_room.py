@@ -88,6 +88,48 @@ async def test_a_request_that_only_waits_can_let_go_of_its_bytes():
 
 
 @every_loop
+@pytest.mark.parametrize("is_closed_by_us", [True, False])
+async def test_bytes_that_are_worked_on_count_though_the_client_has_gone(is_closed_by_us: bool):
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED) as made:
+        client = await made.connect()
+        client.send(request(1, size=BIG), request(2), request(3))
+        await until(lambda: len(parking.calls) == 3)
+        kept = [parking.calls[1], parking.calls[2]]
+        for call in kept:
+            call.connection.keep(call)
+        if is_closed_by_us:
+            kept[0].connection.close("enough")
+        else:
+            client.close()
+        await until(lambda: made.server.connection_count == 0)
+        assert made.metric(USED) == BIG + 16
+        assert parking.calls[3].frame is None
+        for call in kept:
+            call.let_go()
+            call.let_go()
+        assert made.metric(USED) == 0
+
+
+@every_loop
+async def test_bytes_that_were_worked_on_and_let_go_do_not_count_twice():
+    parking = Parking()
+    async with scene(parking, limits=BOUNDED) as made:
+        client = await made.connect()
+        client.send(request(1, size=BIG), request(2))
+        await until(lambda: len(parking.calls) == 2)
+        for call in parking.calls.values():
+            call.connection.keep(call)
+        parking.calls[1].let_go()
+        parking.answer(2)
+        parking.answer(1)
+        assert number_of(await client.receive()) == 1
+        client.close()
+        await until(lambda: made.server.connection_count == 0)
+        assert made.metric(USED) == 0
+
+
+@every_loop
 async def test_what_does_not_fit_is_not_read_until_room_comes_back_and_all_get_through():
     parking = Parking()
     async with scene(parking, limits=BOUNDED) as made:

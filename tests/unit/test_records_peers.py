@@ -111,6 +111,16 @@ def test_records_are_what_was_sent(life: Any, path: Path) -> None:
 
 @recorded
 @both_lives
+def test_a_leader_takes_what_clients_wrote(life: Any, path: Path) -> None:
+    log = path.read_bytes()
+    for position, header in scan(log).batches:
+        if not header.is_control and header.last_offset_delta == header.record_count - 1:  # else it was compacted
+            batch = log[position : position + header.size_bytes]
+            assert life.validate.inspect_records(batch, header).max_timestamp <= header.max_timestamp
+
+
+@recorded
+@both_lives
 def test_columns_are_the_records(life: Any, path: Path) -> None:
     log = path.read_bytes()
     columns = life.columns.Columns()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.logkit import batch, marker
 from tidelog.broker.topic_config import log_config, write_rules
-from tidelog.broker.write_rules import UNBOUNDED_MS, WriteRules, check, codec_of
+from tidelog.broker.write_rules import UNBOUNDED_MS, HeavyBatchError, WriteRules, check, codec_of
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.topic import topic_config
-from tidelog.errors import CorruptBatchError, ErrorCode, InvalidRecordError, InvalidTimestampError
+from tidelog.errors import CorruptBatchError, ErrorCode, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tidelog.records.batch import decode
 from tidelog.records.build import build_batch
 from tidelog.records.header import Codec, read_header, seal
@@ -23,7 +25,7 @@ def test_a_plain_topic_takes_a_batch_as_it_is() -> None:
     data = batch([b"a", b"b"])
     checked = check(data, WriteRules(), NOW)
     assert checked.batch is data
-    assert (checked.header.record_count, checked.append_time_ms) == (2, -1)
+    assert checked.header.record_count == 2
 
 
 @pytest.mark.parametrize("data", [None, b"", batch() + batch(), marker(1, abort=True), batch(base_offset=5)])
@@ -60,17 +62,17 @@ def test_no_bound_is_no_bound() -> None:
 def test_append_time_does_not_look_at_the_producers_times() -> None:
     rules = WriteRules(append_time=True, timestamp_before_max_ms=0, timestamp_after_max_ms=0)
     for data in (batch([b"a", b"b"], timestamp=0), bytearray(batch([b"a", b"b"], timestamp=0))):
-        checked = check(data, rules, NOW)
-        assert checked.append_time_ms == NOW
-        assert [record.timestamp for record in decode(checked.batch)] == [NOW, NOW]
-        assert validate(checked.batch).uses_log_append_time, "its CRC is right again"
+        stamped = check(data, rules, NOW).stamped(NOW + 7)
+        assert [record.timestamp for record in decode(stamped.batch)] == [NOW + 7, NOW + 7]
+        assert validate(stamped.batch) == stamped.header, "its CRC is right again"
+        assert stamped.header.uses_log_append_time
 
 
 def test_append_time_leaves_bytes_that_are_not_ours_alone() -> None:
     data = batch([b"a"], timestamp=0)
     before = bytes(data)
-    check(data, WriteRules(append_time=True), NOW)
-    check(memoryview(data), WriteRules(append_time=True), NOW)
+    for kind in (data, memoryview(data)):
+        check(kind, WriteRules(append_time=True), NOW).stamped(NOW)
     assert data == before
 
 
@@ -78,12 +80,68 @@ def test_append_time_leaves_bytes_that_are_not_ours_alone() -> None:
 @pytest.mark.parametrize("sent", list(Codec))
 def test_every_codec_to_every_other(sent: Codec, wanted: Codec) -> None:
     data = batch([b"v" * 50] * 4, keys=[b"k"] * 4, codec=sent, producer_id=3, producer_epoch=1, base_sequence=9)
-    checked = check(data, WriteRules(codec=wanted, append_time=True, needs_keys=True), NOW)
+    checked = check(data, WriteRules(codec=wanted, append_time=True, needs_keys=True), NOW).stamped(NOW)
     header = read_header(checked.batch)
     assert (header.codec, header.producer_id, header.producer_epoch, header.base_sequence) == (wanted, 3, 1, 9)
     assert validate(checked.batch).record_count == 4
     assert [record.value for record in decode(checked.batch)] == [b"v" * 50] * 4
     assert codec_of(checked.batch) is wanted
+
+
+@pytest.mark.parametrize("sent", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("wanted", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_what_the_topics_own_codec_makes_too_large_is_refused_at_once(sent: Codec, wanted: Codec) -> None:
+    """It is not kept until somebody tries to append it: a small batch may have become sixty megabytes."""
+    data = batch([b"a repeated value " * 500, random.Random(1).randbytes(500)], codec=sent)
+    size = len(check(data, WriteRules(codec=wanted), NOW).batch)
+    limit = max(len(data), size)
+    check(data, WriteRules(codec=wanted, max_message_bytes=limit), NOW)
+    if size > len(data):
+        with pytest.raises(RecordTooLargeError, match="the topic's compression"):
+            check(data, WriteRules(codec=wanted, max_message_bytes=size - 1), NOW)
+
+
+def noise(size: int, codec: Codec = Codec.NONE) -> bytes:
+    """A batch of about so many bytes, compressed or not."""
+    return batch([random.Random(1).randbytes(size)], codec=codec)
+
+
+@pytest.mark.parametrize(
+    ("data", "rules", "is_heavy"),
+    [
+        (noise(2_000_000), WriteRules(max_message_bytes=10**7), False),
+        (noise(2_200_000), WriteRules(max_message_bytes=10**7), True),
+        (noise(60_000, Codec.LZ4), WriteRules(), False),
+        (noise(70_000, Codec.LZ4), WriteRules(), True),
+        (noise(30_000, Codec.ZSTD), WriteRules(), False),
+        (noise(40_000, Codec.ZSTD), WriteRules(), True),
+        (noise(40_000, Codec.GZIP), WriteRules(), True),
+        (batch([bytes(200_000)], codec=Codec.GZIP), WriteRules(), False),
+        (batch([bytes(300_000)], codec=Codec.GZIP), WriteRules(), True),
+        (noise(10_000), WriteRules(codec=Codec.ZSTD), False),
+        (noise(20_000), WriteRules(codec=Codec.ZSTD), True),
+        (noise(20_000), WriteRules(codec=Codec.NONE), False),
+        (batch([bytes(10_000)], codec=Codec.LZ4), WriteRules(codec=Codec.ZSTD), False),
+        (batch([bytes(20_000)], codec=Codec.LZ4), WriteRules(codec=Codec.ZSTD), True),
+        (batch([bytes(200_000)], codec=Codec.LZ4), WriteRules(codec=Codec.NONE), False),
+    ],
+)
+def test_what_takes_long_is_not_checked_on_the_loop(data: bytes, rules: WriteRules, is_heavy: bool) -> None:
+    if is_heavy:
+        with pytest.raises(HeavyBatchError):
+            check(data, rules, NOW, on_loop=True)
+    else:
+        check(data, rules, NOW, on_loop=True)
+    check(data, rules, NOW)
+
+
+def test_a_batch_is_tried_with_little_room_first() -> None:
+    data = batch([bytes(900_000)], codec=Codec.ZSTD)
+    with pytest.raises(HeavyBatchError):
+        check(data, WriteRules(), NOW, most_bytes=800_000)
+    check(data, WriteRules(), NOW, most_bytes=1_000_000)
+    with pytest.raises(RecordTooLargeError):
+        check(data, WriteRules(max_message_bytes=1000, max_expansion_ratio=1), NOW, most_bytes=800_000)
 
 
 def test_codec_of_something_short_or_strange() -> None:

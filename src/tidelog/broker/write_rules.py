@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.errors import (
-    ErrorCode,
     InvalidRecordError,
     InvalidTimestampError,
     RecordTooLargeError,
@@ -40,22 +39,22 @@ from tidelog.records.validate import (
     refuse_from_client,
     validate,
 )
-from tidelog.types import NO_TIMESTAMP, Buffer
+from tidelog.types import Buffer
 
 UNBOUNDED_MS = 2**63 - 1
 _CODEC_PLACE = 22
 """Of the byte of the attributes that names the codec."""
-_QUICK_BYTES = 64 * 1024
-"""The largest batch that is decompressed or compressed on the loop."""
+_QUICK_BYTES = (LONG_BYTES, 32 * 1024, 64 * 1024, 64 * 1024, 32 * 1024)
+"""The largest batch that is looked at on the loop, by its codec. Hostile gzip and zstd takes up to 5 ms to decompress:
+tables of codes in every few bytes."""
 _QUICK_UNCOMPRESSED_BYTES = 256 * 1024
 """What it may decompress to there: a millisecond of gzip, the slowest."""
+_QUICK_COMPRESSED_BYTES = 16 * 1024
+"""How much the loop compresses anew: 3 ms of zstd's highest level, the slowest."""
 
 
 class HeavyBatchError(TidelogError):
-    """To check the batch takes too long for the loop. A client hears of it only if its partition got a leader while
-    other batches of the same request were checked elsewhere; then it sends the batch again."""
-
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    """To check the batch takes more than the caller wants to spend on it. No client hears of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +88,10 @@ class WriteRules:
         )
         object.__setattr__(self, "is_plain", is_plain)
 
+    def compresses(self, codec: int | None) -> bool:
+        """Whether a batch with this codec is compressed anew."""
+        return self.codec not in (None, Codec.NONE, codec)
+
     def expansion_limit(self, size: int) -> int:
         """To how many bytes a compressed batch of `size` bytes may decompress.
 
@@ -100,11 +103,16 @@ class WriteRules:
 
 
 class Checked(NamedTuple):
-    """A batch as it may be appended."""
+    """A batch as it may be appended; where a topic has LogAppendTime, only as `stamped`."""
 
     batch: Buffer
     header: BatchHeader
-    append_time_ms: int = NO_TIMESTAMP
+
+    def stamped(self, now_ms: int) -> Checked:
+        """The batch with the time of its append as the timestamp of its records."""
+        own = _writable(self.batch)
+        set_log_append_time(own, 0, now_ms)
+        return Checked(own, read_header(own))
 
 
 def codec_of(batch: Buffer) -> Codec | None:
@@ -113,43 +121,40 @@ def codec_of(batch: Buffer) -> Codec | None:
     return Codec(number) if 0 <= number <= Codec.ZSTD else None
 
 
-def may_be_heavy(batch: Buffer) -> bool:
-    """Whether `check` on the loop may find that a batch is too heavy for it; told by a glance, for all topics."""
-    return len(batch) > _QUICK_BYTES or (len(batch) > _CODEC_PLACE and batch[_CODEC_PLACE] & CODEC_MASK != 0)
-
-
-def check(batch: Buffer | None, rules: WriteRules, now_ms: int, *, on_loop: bool = False) -> Checked:
+def check(
+    batch: Buffer | None, rules: WriteRules, now_ms: int, *, on_loop: bool = False, most_bytes: int | None = None
+) -> Checked:
     """Refuse what the topic does not take; change what the topic decides itself.
 
-    On the loop HeavyBatchError says that it is to be checked by a disk thread instead.
+    HeavyBatchError says that the batch is to be checked elsewhere: on the loop that this takes too long, and where
+    `most_bytes` is given, that the records are more than that when they are decompressed, though the topic allows it.
     """
     if not batch:
         raise InvalidRecordError("a produce without a record batch")
     size = len(batch)
     if size > rules.max_message_bytes:
         raise RecordTooLargeError(f"a batch of {size} bytes is above max.message.bytes = {rules.max_message_bytes}")
-    if on_loop and size > _QUICK_BYTES:
+    if on_loop and size > _QUICK_COMPRESSED_BYTES:
         _refuse_heavy(batch, rules)
     header = _header(batch)
+    codec = header.attributes & CODEC_MASK
     if rules.is_plain and not header.attributes & (CODEC_MASK | LOG_APPEND_TIME):  # by far the most
         walk = walk_records(
             memoryview(batch)[HEADER_SIZE:], header.record_count, header.base_timestamp, False, MIN_INT64, MAX_INT64
         )
         if walk.max_timestamp == header.max_timestamp:
             return Checked(batch, header)
+    if on_loop:
+        most_bytes = _QUICK_COMPRESSED_BYTES if rules.compresses(codec) else _QUICK_UNCOMPRESSED_BYTES
     inspected = (
         _inspect(batch, header, rules, now_ms, DEFAULT_LIMIT_BYTES)
-        if header.attributes & CODEC_MASK == 0
-        else _decompress_and_inspect(batch, header, rules, now_ms, on_loop)
+        if codec == 0
+        else _decompress_and_inspect(batch, header, rules, now_ms, most_bytes)
     )
-    if rules.codec is not None and header.attributes & CODEC_MASK != rules.codec:
-        batch = recompress(header, inspected.payload, rules.codec, rules.compression_level)
+    if rules.codec is not None and codec != rules.codec:
+        batch = recompress(header, inspected.payload, rules.codec, rules.compression_level, rules.max_message_bytes)
         header = read_header(batch)
-    if rules.append_time:
-        own = _writable(batch)
-        set_log_append_time(own, 0, now_ms)
-        return Checked(own, read_header(own), now_ms)
-    if header.max_timestamp == inspected.max_timestamp and not header.uses_log_append_time:
+    if rules.append_time or (header.max_timestamp == inspected.max_timestamp and not header.uses_log_append_time):
         return Checked(batch, header)
     own = _writable(batch)
     set_create_time(own, 0, inspected.max_timestamp)
@@ -157,10 +162,10 @@ def check(batch: Buffer | None, rules: WriteRules, now_ms: int, *, on_loop: bool
 
 
 def _refuse_heavy(batch: Buffer, rules: WriteRules) -> None:
-    codec = codec_of(batch)
-    is_squeezed = codec is not Codec.NONE or rules.codec not in (None, Codec.NONE)
-    if is_squeezed or len(batch) > LONG_BYTES:
-        raise HeavyBatchError(f"a batch of {len(batch)} bytes is too large to be checked on the loop")
+    size = len(batch)
+    codec = batch[_CODEC_PLACE] & CODEC_MASK
+    if codec < len(_QUICK_BYTES) and (size > _QUICK_BYTES[codec] or rules.compresses(codec)):
+        raise HeavyBatchError(f"a batch of {size} bytes is too large to be checked on the loop")
 
 
 def _header(batch: Buffer) -> BatchHeader:
@@ -188,14 +193,14 @@ def _inspect(batch: Buffer, header: BatchHeader, rules: WriteRules, now_ms: int,
 
 
 def _decompress_and_inspect(
-    batch: Buffer, header: BatchHeader, rules: WriteRules, now_ms: int, on_loop: bool
+    batch: Buffer, header: BatchHeader, rules: WriteRules, now_ms: int, most_bytes: int | None
 ) -> Inspected:
-    limit_bytes = rules.expansion_limit(len(batch))
-    quick_bytes = min(limit_bytes, _QUICK_UNCOMPRESSED_BYTES) if on_loop else limit_bytes
+    allowed_bytes = rules.expansion_limit(len(batch))
+    limit_bytes = allowed_bytes if most_bytes is None else min(allowed_bytes, most_bytes)
     try:
-        return _inspect(batch, header, rules, now_ms, quick_bytes)
+        return _inspect(batch, header, rules, now_ms, limit_bytes)
     except ExpandedTooFarError as failure:
-        if quick_bytes < limit_bytes:
+        if limit_bytes < allowed_bytes:
             raise HeavyBatchError(str(failure)) from failure
         raise RecordTooLargeError(
             f"{failure}; see tidelog.batch.max.uncompressed.bytes and tidelog.batch.max.expansion.ratio"

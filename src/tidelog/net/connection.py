@@ -75,6 +75,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._owed: deque[Call] = deque()
         """Calls in the order they came; the first may wait for its answer while later ones have theirs."""
         self._unanswered_bytes = 0
+        self._kept: dict[Call, None] = {}
+        """Their bytes are in use until they are let go, even if the client goes before that."""
         self._unsent = 0
         self._unsent_bytes = 0
         """Answers, and their bytes in memory, since the outbox was last empty."""
@@ -318,6 +320,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # Answers
 
+    def keep(self, call: Call) -> None:
+        """Its bytes are worked on, so they count as held until `let_go`, even if the connection is closed before."""
+        if call.frame is not None:
+            self._kept[call] = None
+
     def let_go(self, call: Call) -> None:
         """Its bytes are not needed any more, though it is not answered: they make room for other requests."""
         if call.frame is not None:
@@ -328,7 +335,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _let_go(self, call: Call, frame: Buffer) -> None:
         size = len(frame)
         call.frame = None
-        self._unanswered_bytes -= size
+        if self._kept:
+            self._kept.pop(call, None)
+        if not self.is_closed:
+            self._unanswered_bytes -= size
         self._room.give(size)
 
     def answered(self, call: Call) -> None:
@@ -402,7 +412,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         unanswered, self._unanswered_bytes = self._unanswered_bytes, 0
         granted, self._granted = self._granted, 0
         for call in owed:
-            call.frame = None
+            if call.frame is not None and call in self._kept:
+                unanswered -= len(call.frame)
+            else:
+                call.frame = None
             if call.when_gone is not None:
                 call.when_gone()
         self._room.forget(self, granted, unanswered)

@@ -27,6 +27,7 @@ from tidelog.records.kernel import Record
 from tidelog.types import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, Buffer, Epoch, Offset, ProducerId
 
 _MAX_LENGTH = 2**31 - 1
+MAX_BATCH_BYTES = _MAX_LENGTH + LENGTH_END
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 RecordLike: TypeAlias = (
@@ -125,7 +126,11 @@ def finish_batch(writer: RecordWriter, facts: BatchFacts) -> memoryview:
 
 def frame(header: BatchHeader, payload: Buffer, level: int | None = None) -> memoryview:
     """The batch with this header and these records, which are compressed as it says; length and CRC are set anew."""
-    records = compress(header.codec, payload, level) if header.record_count else b""
+    return frame_compressed(header, compress(header.codec, payload, level) if header.record_count else b"")
+
+
+def frame_compressed(header: BatchHeader, records: Buffer) -> memoryview:
+    """Like `frame`, with records that are compressed already."""
     batch = bytearray(HEADER_SIZE + len(records))
     batch[HEADER_SIZE:] = records
     return _closed(memoryview(batch), header)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError, RecordError
-from tidelog.records.batch import records_payload
-from tidelog.records.build import frame
-from tidelog.records.compression import DEFAULT_LIMIT_BYTES, ExpandedTooFarError
+from tidelog.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordError,
+    RecordTooLargeError,
+)
+from tidelog.records.build import MAX_BATCH_BYTES, frame_compressed
+from tidelog.records.compression import DEFAULT_LIMIT_BYTES, ExpandedTooFarError, compress, decompress
 from tidelog.records.header import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader, Codec, check_crc, read_header
 from tidelog.records.kernel import Cursor, find_invalid
 from tidelog.records.record_walk import walk_records
@@ -80,7 +85,8 @@ def inspect_records(
     ExpandedTooFarError if it decompresses to more than `limit_bytes`.
     """
     try:
-        payload = records_payload(buffer, header, limit_bytes=limit_bytes)
+        records = memoryview(buffer)[HEADER_SIZE : header.size_bytes]
+        payload = decompress(header.codec, records, limit_bytes, strict=True)
     except ExpandedTooFarError:
         raise
     except CorruptBatchError as failure:
@@ -114,6 +120,23 @@ def _refusal(
     )
 
 
-def recompress(header: BatchHeader, payload: Buffer, codec: Codec, level: int | None = None) -> memoryview:
-    """The batch with its records compressed another way, for topics with a compression.type of their own."""
-    return frame(header._replace(attributes=(header.attributes & ~CODEC_MASK) | codec), payload, level)
+def recompress(
+    header: BatchHeader,
+    payload: Buffer,
+    codec: Codec,
+    level: int | None = None,
+    max_message_bytes: int = MAX_BATCH_BYTES,
+) -> memoryview:
+    """The batch with its records compressed another way, for topics with a compression.type of their own.
+
+    RecordTooLargeError if that makes it larger than `max_message_bytes`, before the records are copied.
+    """
+    records = compress(codec, payload, level)
+    size = HEADER_SIZE + len(records)
+    if size > max_message_bytes:
+        kind = "uncompressed" if codec is Codec.NONE else codec.name.lower()
+        raise RecordTooLargeError(
+            f"with the topic's compression.type = {kind} a batch has {size} bytes, "
+            f"above max.message.bytes = {max_message_bytes}"
+        )
+    return frame_compressed(header._replace(attributes=(header.attributes & ~CODEC_MASK) | codec), records)

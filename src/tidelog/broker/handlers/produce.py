@@ -7,16 +7,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tidelog.broker.batch_checks import NOTHING_LOOKED_AT, Looked, look
+from tidelog.broker.batch_checks import Looked
 from tidelog.broker.dispatch import InSlices, Later
-from tidelog.broker.pacing import SLICE, Pace
+from tidelog.broker.pacing import SLICE
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.refusals import PASSING, Sent
-from tidelog.broker.write_rules import WriteRules, check, codec_of, may_be_heavy
+from tidelog.broker.write_rules import HeavyBatchError, WriteRules, check, codec_of
 from tidelog.controller.topics import is_internal
 from tidelog.errors import ErrorCode, InvalidRecordError, TidelogError
 from tidelog.log.producers import AppendOrigin, SequenceGapError
@@ -24,7 +25,7 @@ from tidelog.net.channel import Call
 from tidelog.records.header import BatchHeader, Codec
 from tidelog.records.validate import validate
 from tidelog.replication.leader import Leader
-from tidelog.types import Offset, TopicPartition
+from tidelog.types import NO_TIMESTAMP, Offset, TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -52,6 +53,9 @@ _ONE_SLICE_BYTES = 16 * 1024
 _COST_OF_PARTITION = 2
 _BYTES_OF_ELEMENT = 16 * 1024
 """What one partition takes of a slice: checking and writing its bytes counts too."""
+_SLICE_NS = 3_000_000
+"""A slice that has taken this long ends after the batch that is being checked: what a batch takes to be decompressed is
+not known before. In the simulator no time passes within a slice."""
 
 
 class _Promise(NamedTuple):
@@ -59,6 +63,16 @@ class _Promise(NamedTuple):
 
     acks: int
     timeout_ms: int
+
+
+class _Part(NamedTuple):
+    """One partition of a request."""
+
+    name: str | None
+    """Of its topic; None if this broker does not know the topic's id."""
+    topic: TopicProduceData
+    data: PartitionProduceData
+    answers: list[PartitionProduceResponse]
 
 
 class _Written:
@@ -91,15 +105,16 @@ _Answer: TypeAlias = ProduceResponse | Later | Awaitable[ProduceResponse | None]
 
 
 def produce(broker: Broker, request: ProduceRequest, call: Call) -> _Answer | InSlices:
-    """Check all batches, append to each partition, and answer when `acks` is fulfilled (S3.2)."""
+    """Check each batch, append it to its partition, and answer when `acks` is fulfilled (S3.2)."""
     work = _Produce(broker, request, call)
     if call.connection in broker.batch_checks.under_way:
         return _produce_in_turn(broker, call, work)
     if call.frame is not None and len(call.frame) > _ONE_SLICE_BYTES and work.is_large(len(call.frame)):
+        call.connection.keep(call)
         return InSlices(work.in_slices())
-    if not work.look():
+    if not work.append_one_slice():
         return _produce_in_turn(broker, call, work)
-    return work.append_all()
+    return work.finish()
 
 
 def _produce_in_turn(broker: Broker, call: Call, work: _Produce) -> Awaitable[ProduceResponse | None]:
@@ -108,28 +123,31 @@ def _produce_in_turn(broker: Broker, call: Call, work: _Produce) -> Awaitable[Pr
     async def answer(writing: Awaitable[_Answer]) -> ProduceResponse | None:
         result = await writing
         if isinstance(result, Later):
-            call.let_go()
             waited = await result.wait()
             assert isinstance(waited, ProduceResponse)
             return waited
         return result if result is None or isinstance(result, ProduceResponse) else await result
 
+    call.connection.keep(call)
     return answer(broker.batch_checks.in_turn(call.connection, work.in_slices))
 
 
 class _Produce:
     """One request while its batches are checked and appended, in one go or in slices.
 
-    All are checked before the first is appended, so that what is checked by a disk thread does not part the others.
+    Each is appended as soon as it is checked, so that at most one is held that the topic has made larger.
     """
 
     __slots__ = (
         "_broker",
-        "_by_id",
         "_call",
-        "_looked",
+        "_end_ns",
+        "_heavy",
+        "_left",
         "_must_flush",
         "_must_wait",
+        "_parts",
+        "_postponed",
         "_request",
         "_told",
         "_topics",
@@ -140,114 +158,118 @@ class _Produce:
         self._broker = broker
         self._request = request
         self._call = call
-        self._by_id = call.version >= _TOPIC_IDS
-        self._looked = NOTHING_LOOKED_AT
-        """What was found in batches that may be heavy, by the `id` of their PartitionProduceData."""
         self._topics: list[TopicProduceResponse] = []
+        self._parts = _parts_of(broker, request, call.version, self._topics)
+        """Those that have not been looked at yet."""
+        self._heavy: _Part | None = None
+        """The first slice ended with this one, which a disk thread has to check."""
+        self._postponed: tuple[_Part | None, ...] = ()
+        """Or it ended before this one."""
         self._written: list[_Written] = []
         self._told = 0
         """Of those that were written, how many their partitions have told of."""
         self._must_flush = self._must_wait = False
+        self._left, self._end_ns = SLICE, broker.clock.monotonic_ns() + _SLICE_NS
 
     def is_large(self, size: int) -> bool:
         partitions = sum(1 + len(topic.partition_data) for topic in self._request.topic_data)
         return partitions * _COST_OF_PARTITION + size // _BYTES_OF_ELEMENT > SLICE
 
-    def look(self) -> bool:
-        """Check the batches that may be heavy. False if one is too heavy for the loop."""
-        is_light = True
-        for topic in self._request.topic_data:
-            for data in topic.partition_data:
-                if data.records and may_be_heavy(data.records):
-                    is_light = self._look_at(topic, data) and is_light
-        return is_light
+    def _begin_slice(self) -> None:
+        self._left = SLICE
+        self._end_ns = self._broker.clock.monotonic_ns() + _SLICE_NS
 
-    def _look_at(self, topic: TopicProduceData, data: PartitionProduceData) -> bool:
-        rules = self._rules_of(topic, data.index)
-        if rules is None or not data.records:
-            return True
-        found = look(data.records, rules, self._broker.clock.wall_ms())
-        if self._looked is NOTHING_LOOKED_AT:
-            self._looked = {}
-        self._looked[id(data)] = found
-        return found.outcome is not None
+    def append_one_slice(self) -> bool:
+        """False if something is left: a batch that is too heavy for the loop, or more than there is time for."""
+        now_ns, end_ns = self._broker.clock.monotonic_ns, self._end_ns
+        for number, part in enumerate(self._parts):
+            if number and now_ns() >= end_ns:
+                self._postponed, self._left = (part,), 0
+                return False
+            if part is not None and not self._append(part):
+                self._heavy = part
+                return False
+        return True
 
-    def _rules_of(self, topic: TopicProduceData, index: int) -> WriteRules | None:
-        """None if the partition is not led here; then its batch is refused for that."""
-        name = self._broker.metadata.name_of(topic.topic_id) if self._by_id else topic.name
+    async def in_slices(self) -> _Answer:
+        """What is left. Partitions have terms of their own: one may begin between two slices, and is asked for in the
+        end."""
+        self._must_wait = True
         try:
-            return None if name is None else self._broker.replicas.leading(name, index).rules
+            if not self._is_given_up:
+                await self._append_rest()
+            return self.finish()
+        finally:
+            self._call.let_go()
+
+    @property
+    def _is_given_up(self) -> bool:
+        """The client has gone that awaits the answer, so it will send the batches again. With acks=0 it will not."""
+        return self._call.connection.is_closed and self._request.acks != 0
+
+    async def _append_rest(self) -> None:
+        if self._left > 0:  # it may have waited for long
+            self._begin_slice()
+        if self._heavy is not None and not await self._append_heavy(self._heavy):
+            return
+        for part in chain(self._postponed, self._parts):
+            if self._left <= 0 or self._broker.clock.monotonic_ns() >= self._end_ns:
+                self._tell()
+                await self._broker.lane.turn()
+                self._begin_slice()
+            self._left -= _COST_OF_PARTITION if part is None else _cost_of(part.data)
+            if part is not None and not self._append(part) and not await self._append_heavy(part):
+                break
+
+    async def _append_heavy(self, part: _Part) -> bool:
+        """After a disk thread has checked it. False if the client has gone: then what is left is not appended."""
+        self._tell()
+        rules = self._rules_of(part)
+        looked = None
+        if rules is not None and part.data.records:
+            looked = await self._broker.batch_checks.check_heavy(
+                self._call, part.data.records, rules, self._broker.clock, is_awaited=self._request.acks != 0
+            )
+            if looked is None:
+                return False
+            self._begin_slice()
+        return self._append(part, looked)
+
+    def _rules_of(self, part: _Part) -> WriteRules | None:
+        """None if the partition is not led here; then its batch is refused for that."""
+        try:
+            return None if part.name is None else self._broker.replicas.leading(part.name, part.data.index).rules
         except TidelogError:
             return None
 
-    def append_all(self) -> _Answer:
-        for topic in self._request.topic_data:
-            self._append(topic, topic.partition_data, self._answers_of(topic))
-        return self._finish()
-
-    async def in_slices(self) -> _Answer:
-        """Partitions have terms of their own: one may begin between two slices, and is asked for in the end."""
-        pace = Pace(self._broker.lane)
-        await self._look_in_slices(pace)
-        self._must_wait = True
-        for topic in self._request.topic_data:
-            await pace.spend(_COST_OF_PARTITION)
-            answers = self._answers_of(topic)
-            for data in topic.partition_data:
-                if pace.is_used_up:
-                    self._tell()
-                await pace.spend(_cost_of(data))
-                self._append(topic, (data,), answers)
-        return self._finish()
-
-    async def _look_in_slices(self, pace: Pace) -> None:
-        for topic in self._request.topic_data:
-            for data in topic.partition_data:
-                await pace.spend()
-                if data.records and id(data) not in self._looked and may_be_heavy(data.records):
-                    await pace.spend(_cost_of(data))
-                    self._look_at(topic, data)
-                found = self._looked.get(id(data))
-                if found is not None and found.outcome is None:
-                    self._looked[id(data)] = await self._broker.batch_checks.check_heavy(
-                        data.records, found, self._broker.clock
-                    )
-
-    def _answers_of(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
-        answers: list[PartitionProduceResponse] = []
-        self._topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
-        return answers
-
-    def _append(
-        self,
-        topic: TopicProduceData,
-        partition_data: Iterable[PartitionProduceData],
-        answers: list[PartitionProduceResponse],
-    ) -> None:
-        broker, call, acks, looked = self._broker, self._call, self._request.acks, self._looked
-        name = broker.metadata.name_of(topic.topic_id) if self._by_id else topic.name
-        for data in partition_data:
-            try:
-                if acks not in (0, 1, ALL):
-                    raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
-                if name is None:
-                    raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
-                if is_internal(name) and call.client_id != _ADMIN_CLIENT:
-                    raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
-                written = _append(broker, name, topic.topic_id, data, acks, call.version, looked.get(id(data)))
-                self._written.append(written)
-                answers.append(written.response)
-                self._must_flush = self._must_flush or written.needs_flush
-                self._must_wait = self._must_wait or not written.is_committed
-            except TidelogError as failure:
-                answers.append(_refusal(broker, topic, data, failure))
+    def _append(self, part: _Part, looked: Looked | None = None) -> bool:
+        """Append it or note why not. False if it is too heavy to be checked on the loop."""
+        broker, call, acks = self._broker, self._call, self._request.acks
+        name, topic, data, answers = part
+        try:
+            if acks not in (0, 1, ALL):
+                raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
+            if name is None:
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
+            if is_internal(name) and call.client_id != _ADMIN_CLIENT:
+                raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
+            written = _append(broker, name, topic.topic_id, data, acks, call.version, looked)
+            self._written.append(written)
+            answers.append(written.response)
+            self._must_flush = self._must_flush or written.needs_flush
+            self._must_wait = self._must_wait or not written.is_committed
+        except HeavyBatchError:
+            return False
+        except TidelogError as failure:
+            answers.append(_refusal(broker, topic, data, failure))
+        return True
 
     def _tell(self) -> None:
         for written in self._written[self._told :]:
             written.partition.appended_all()
         self._told = len(self._written)
 
-    def _finish(self) -> _Answer:
+    def finish(self) -> _Answer:
         self._tell()
         broker, call, written, acks = self._broker, self._call, self._written, self._request.acks
         response, timeout_ms = ProduceResponse(responses=self._topics), self._request.timeout_ms
@@ -264,6 +286,23 @@ class _Produce:
             for one in written:
                 one.response.error_code = one.partition.written_result(one.leader)
         return _finish(broker, response, call)
+
+
+def _parts_of(
+    broker: Broker, request: ProduceRequest, version: int, topics: list[TopicProduceResponse]
+) -> Iterator[_Part | None]:
+    """The partitions of a request, each with the answers of its topic, which are added to `topics` as they come.
+
+    None for a topic without partitions: it takes time too.
+    """
+    for topic in request.topic_data:
+        name = broker.metadata.name_of(topic.topic_id) if version >= _TOPIC_IDS else topic.name
+        answers: list[PartitionProduceResponse] = []
+        topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        for data in topic.partition_data:
+            yield tuple.__new__(_Part, (name, topic, data, answers))  # in half the time
+        if not topic.partition_data:
+            yield None
 
 
 def _cost_of(data: PartitionProduceData) -> int:
@@ -294,9 +333,10 @@ def _append(
     if version < _ZSTD and data.records and codec_of(data.records) is Codec.ZSTD:
         raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{_ZSTD}, this is v{version}")
     if looked is None:
-        batch, header, append_time_ms = check(data.records, rules, broker.clock.wall_ms(), on_loop=True)
+        checked = check(data.records, rules, broker.clock.wall_ms(), on_loop=True)
     else:
-        batch, header, append_time_ms = looked.result(rules)
+        checked = looked.result(rules)
+    batch, header = checked.stamped(broker.clock.wall_ms()) if rules.append_time else checked
     if header.is_transactional:
         raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     try:
@@ -313,7 +353,7 @@ def _append(
     response = PartitionProduceResponse(
         index=data.index,
         base_offset=appended.base_offset,
-        log_append_time_ms=appended.max_timestamp if rules.append_time else append_time_ms,
+        log_append_time_ms=appended.max_timestamp if rules.append_time else NO_TIMESTAMP,
         log_start_offset=partition.log.log_start_offset,
     )
     written = _Written(partition, leader, appended.last_offset + 1, response)
