@@ -94,8 +94,8 @@ def test_readers_never_see_half_of_a_commit(batch_bytes: int | None, monkeypatch
             values = {} if group is None else group.commits.by_topic.get("t", {})
             seen.append({value.offset for value in values.values()})
 
-        async def turn_and_look(self: SlowLane) -> None:
-            await turn(self)
+        async def turn_and_look(self: SlowLane, is_broker: bool = False) -> None:
+            await turn(self, is_broker)
             look()
 
         def append_and_look(self: Writes, *given: Any) -> int:
@@ -126,8 +126,8 @@ def test_a_large_fetch_sees_one_moment(
     turns = []
 
     async def story(kit: Kit) -> None:
-        async def commit_meanwhile(self: SlowLane) -> None:
-            await turn(self)
+        async def commit_meanwhile(self: SlowLane, is_broker: bool = False) -> None:
+            await turn(self, is_broker)
             turns.append(None)
             shard, now_ms = kit.broker.groups.shards[0], kit.broker.groups.now_ms()
             request = commit_of(range(MANY), len(turns))
