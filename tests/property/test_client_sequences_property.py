@@ -62,7 +62,7 @@ class Leader:
                 self.log.append((header, numbers))
         except TidelogError as failure:
             if failure.code in PASSING:
-                self._refusals.refused(sent, failure.code)
+                self._refusals.refused(sent, failure.code, self)
             return failure.code
         self._refusals.taken(sent)
         return NONE

@@ -20,6 +20,8 @@ from tidelog.log.producers import SequenceGapError
 NONE, COME_AGAIN = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
 OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 REFUSED = ErrorCode.NOT_ENOUGH_REPLICAS
+CONNECTION, ANOTHER = FixedClock(), FixedClock()
+"""Any objects: they are only compared."""
 
 
 def sent(sequence: int, *, epoch: int = 0, pid: int = 7) -> Sent:
@@ -41,7 +43,7 @@ def told(refusals: Refusals, which: Sent, gap: SequenceGapError, epoch_start_off
     try:
         refusals.check_gap(which, gap, epoch_start_offset)
     except RequestError as refusal:
-        refusals.refused(which, refusal.code)
+        refusals.refused(which, refusal.code, CONNECTION)
         return refusal.code
     except OutOfOrderSequenceError as refusal:
         return refusal.code
@@ -70,7 +72,7 @@ def test_edge_44_an_older_batch_of_an_unknown_producer_comes_first() -> None:
 def test_what_is_behind_a_refused_batch_hears_the_same_for_two_minutes(gap: SequenceGapError) -> None:
     clock = FixedClock()
     refusals = Refusals(clock)
-    refusals.refused(sent(10), REFUSED)
+    refusals.refused(sent(10), REFUSED, CONNECTION)
     clock.now_ms += LIFETIME_MS - 1
     assert told(refusals, sent(15), gap) is REFUSED
     clock.now_ms += 1
@@ -87,7 +89,7 @@ def test_what_a_former_leader_may_still_get_is_waited_for_once() -> None:
 @pytest.mark.parametrize("gap", [known(5), known(150)])
 def test_a_producer_that_starts_over_with_a_later_batch_has_given_the_refused_one_up(gap: SequenceGapError) -> None:
     refusals = Refusals(FixedClock())
-    refusals.refused(sent(10), REFUSED)
+    refusals.refused(sent(10), REFUSED, CONNECTION)
     for sequence in (15, 20, 15, 20):
         assert told(refusals, sent(sequence), gap) is REFUSED
     assert told(refusals, sent(15), gap) is OUT_OF_ORDER
@@ -96,9 +98,19 @@ def test_a_producer_that_starts_over_with_a_later_batch_has_given_the_refused_on
 def test_what_comes_behind_a_refused_batch_however_often_does_not_show_that_it_is_given_up() -> None:
     refusals = Refusals(FixedClock())
     for _ in range(5):
-        refusals.refused(sent(10), REFUSED)
+        refusals.refused(sent(10), REFUSED, CONNECTION)
         for sequence in (15, 20):
             assert told(refusals, sent(sequence), known(150)) is REFUSED
+
+
+def test_edge_44_copies_on_two_connections_do_not_show_that_the_first_batch_is_given_up() -> None:
+    """After a freeze the broker finds the same batches on each connection that the client has made meanwhile."""
+    refusals = Refusals(FixedClock())
+    for sequence in (0, 5, 10):
+        for connection in (CONNECTION, ANOTHER):
+            refusals.refused(sent(sequence), REFUSED, connection)
+    for sequence in (5, 10):
+        assert told(refusals, sent(sequence), unknown()) is REFUSED
 
 
 def test_a_gap_behind_a_batch_of_this_leader_epoch_is_a_gap() -> None:
@@ -114,7 +126,7 @@ def test_another_epoch_of_the_producer_is_another_story() -> None:
 
 def test_a_taken_batch_ends_all_that_was_refused_before_it_and_nothing_after_it() -> None:
     refusals = Refusals(FixedClock())
-    refusals.refused(sent(10), REFUSED)
+    refusals.refused(sent(10), REFUSED, CONNECTION)
     refusals.taken(sent(5))
     assert told(refusals, sent(15), known(150)) is REFUSED
     refusals.taken(sent(20))
@@ -124,9 +136,9 @@ def test_a_taken_batch_ends_all_that_was_refused_before_it_and_nothing_after_it(
 def test_edge_44_a_producer_whose_refusal_was_forgotten_for_others_is_refused_again() -> None:
     """To take the batch would skip the refused one before it. If it comes once more, its producer has nothing older."""
     refusals = Refusals(FixedClock())
-    refusals.refused(sent(1), REFUSED)
+    refusals.refused(sent(1), REFUSED, CONNECTION)
     for pid in range(20_000, 30_000):
-        refusals.refused(sent(1, pid=pid), REFUSED)
+        refusals.refused(sent(1, pid=pid), REFUSED, CONNECTION)
     assert told(refusals, sent(10), unknown()) is COME_AGAIN
     assert told(refusals, sent(10), unknown()) is NONE
 

@@ -11,6 +11,8 @@ from tidelog.errors import ErrorCode
 
 REFUSED = ErrorCode.NOT_ENOUGH_REPLICAS
 LAST = 2**31 - 1
+CONNECTION = FixedClock()
+"""Any object: it is only compared."""
 
 
 def sent(sequence: int, *, epoch: int = 0, pid: int = 7, partition: int = 0) -> Sent:
@@ -30,13 +32,13 @@ def sent(sequence: int, *, epoch: int = 0, pid: int = 7, partition: int = 0) -> 
 )
 def test_who_is_told_the_same(behind: Sent, code: ErrorCode | None) -> None:
     refusals = Refusals(FixedClock())
-    refusals.refused(sent(10), REFUSED)
+    refusals.refused(sent(10), REFUSED, CONNECTION)
     assert refusals.reason_for(behind) is code
 
 
 def test_sequences_wrap() -> None:
     refusals = Refusals(FixedClock())
-    refusals.refused(sent(LAST - 1), REFUSED)
+    refusals.refused(sent(LAST - 1), REFUSED, CONNECTION)
     assert refusals.reason_for(sent(3)) is REFUSED
     assert refusals.reason_for(sent(LAST - 9)) is None
 
@@ -46,24 +48,24 @@ def test_sequences_wrap() -> None:
 )
 def test_when_it_is_over(taken: Sent, is_over: bool) -> None:
     refusals = Refusals(FixedClock())
-    refusals.refused(sent(10), REFUSED)
+    refusals.refused(sent(10), REFUSED, CONNECTION)
     refusals.taken(taken)
     assert bool(refusals) is not is_over
 
 
 def test_the_first_refused_one_counts_until_an_earlier_one_is() -> None:
     refusals = Refusals(FixedClock())
-    refusals.refused(sent(10), REFUSED)
-    refusals.refused(sent(15), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    refusals.refused(sent(10), REFUSED, CONNECTION)
+    refusals.refused(sent(15), ErrorCode.NOT_LEADER_OR_FOLLOWER, CONNECTION)
     assert refusals.reason_for(sent(12)) is REFUSED
-    refusals.refused(sent(5), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    refusals.refused(sent(5), ErrorCode.NOT_LEADER_OR_FOLLOWER, CONNECTION)
     assert refusals.reason_for(sent(8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_the_oldest_are_forgotten() -> None:
     refusals = Refusals(FixedClock())
     for pid in range(10_001):
-        refusals.refused(sent(1, pid=pid), REFUSED)
+        refusals.refused(sent(1, pid=pid), REFUSED, CONNECTION)
     assert refusals.reason_for(sent(2, pid=0)) is None
     assert refusals.reason_for(sent(2, pid=1)) is REFUSED
 

@@ -10,12 +10,14 @@ A new leader does not know what the former one refused, or what is still under w
 refused for a passing reason as well. Clients send what was refused again in order, and the oldest first. So a refused
 batch that comes again, with nothing older before it, shows that its producer has nothing older to send: then a gap is
 a gap, and an unknown producer is one whose state has expired or was deleted. And if a producer starts over with a later
-batch, it has given the refused one up: that later batch is then its oldest.
+batch, it has given the refused one up: that later batch is then its oldest. Only a batch that comes again on the same
+connection shows that: copies on several connections, as after a freeze of the broker, come mixed with each other.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import ReferenceType, ref
 
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
@@ -58,6 +60,12 @@ class _Refused(NamedTuple):
     since_ms: int
     last_sequence: int
     """The sequence of the batch that was refused last: while it rises, the producer has not started over."""
+    last_connection: ReferenceType[object]
+    """That batch came on it."""
+
+    def is_given_up(self, sent: Sent, connection: object) -> bool:
+        """Whether the producer has started over with a later batch."""
+        return self.last_connection() is connection and not sent.is_behind(self.last_sequence)
 
 
 class Refusals:
@@ -77,15 +85,15 @@ class Refusals:
     def __bool__(self) -> bool:
         return bool(self._refused)
 
-    def refused(self, sent: Sent, code: ErrorCode) -> None:
-        """It was refused for a passing reason."""
+    def refused(self, sent: Sent, code: ErrorCode, connection: object) -> None:
+        """It came on this connection and was refused for a passing reason."""
         key, now_ms = sent[:3], self._now_ms()
-        known = self._of(sent)
-        if known is not None and sent.is_behind(known.last_sequence):
-            self._refused[key] = known._replace(last_sequence=sent.base_sequence)
+        known, first = self._of(sent), sent.base_sequence
+        if known is not None and sent.is_behind(known.first_sequence) and not known.is_given_up(sent, connection):
+            self._refused[key] = known._replace(last_sequence=first, last_connection=ref(connection))
             return
         self._refused.pop(key, None)
-        self._refused[key] = _Refused(sent.epoch, sent.base_sequence, code, now_ms, sent.base_sequence)
+        self._refused[key] = _Refused(sent.epoch, first, code, now_ms, first, ref(connection))
         self._forget_old(now_ms)
         if len(self._refused) > _MOST:
             del self._refused[next(iter(self._refused))]

@@ -261,7 +261,7 @@ class _Produce:
         except HeavyBatchError:
             return False
         except TidelogError as failure:
-            answers.append(_refusal(broker, topic, data, failure))
+            answers.append(_refusal(broker, topic, data, failure, self._call))
         return True
 
     def _tell(self) -> None:
@@ -369,10 +369,10 @@ def _sent(topic: str, topic_id: bytes, index: int, header: BatchHeader) -> Sent:
 
 
 def _refusal(
-    broker: Broker, topic: TopicProduceData, data: PartitionProduceData, failure: TidelogError
+    broker: Broker, topic: TopicProduceData, data: PartitionProduceData, failure: TidelogError, call: Call
 ) -> PartitionProduceResponse:
     if failure.code in PASSING:
-        _remember(broker, topic, data, failure.code)
+        _remember(broker, topic, data, failure.code, call)
     broker.counts.refused(failure.code)
     return PartitionProduceResponse(
         index=data.index,
@@ -393,7 +393,7 @@ def _record_errors(failure: TidelogError) -> list[BatchIndexAndErrorMessage]:
     ]
 
 
-def _remember(broker: Broker, topic: TopicProduceData, data: PartitionProduceData, code: ErrorCode) -> None:
+def _remember(broker: Broker, topic: TopicProduceData, data: PartitionProduceData, code: ErrorCode, call: Call) -> None:
     """What is refused of an idempotent producer and will come again, and that the producer is at work."""
     try:
         header = validate(data.records or b"")  # the batch may have been refused before its header was read
@@ -401,7 +401,7 @@ def _remember(broker: Broker, topic: TopicProduceData, data: PartitionProduceDat
         return
     if header.producer_id < 0:
         return
-    broker.refusals.refused(_sent(topic.name, topic.topic_id, data.index, header), code)
+    broker.refusals.refused(_sent(topic.name, topic.topic_id, data.index, header), code, call.connection)
     name = topic.name or broker.metadata.name_of(topic.topic_id)
     partition = None if name is None else broker.replicas.partitions.get(TopicPartition(name, data.index))
     if partition is not None:
