@@ -1,4 +1,4 @@
-"""`make bench`: all tables, or the named ones (`python -m bench wire records`).
+"""`make bench`: all tables, or the named ones (`python -m bench wire records`). `change` compares two checkouts.
 
 Markdown on stdout, JSON in bench/results. A table may have `settings()`, which are told with it. With --quick, those
 that have a scale of it run once and small: that shows that everything works, and judges nothing.

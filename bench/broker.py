@@ -103,20 +103,20 @@ def _load_rows(directory: Path, scale: Scale) -> list[Row]:
             stack.callback(server.stop)
             broker_start.start(server)
         for server in pair:
-            _warm(server, scale.warm)
+            warm(server, scale.warm)
         small, large = Load(scale.small, 100, PRODUCE), Load(scale.large, 1000, PRODUCE_LARGE)
         rows = [
             produce_row(pair, scale.rounds, "100 B, 6 partitions, acks=all", small, 1.3),
             produce_row(pair, scale.rounds, "1 kB, 6 partitions, acks=1", large, 1.5),
             _java_row(pair, scale),
-            _consume_row(pair, scale.rounds, "1 kB", scale.large, 1000),
-            _consume_row(pair, scale.rounds, "100 B", scale.small, 100),
+            consume_row(pair, scale.rounds, "1 kB", scale.large, 1000),
+            consume_row(pair, scale.rounds, "100 B", scale.small, 100),
             *sync_rows(pair, scale.rounds, "100 B, acks=all", Load(scale.sync, 100, PRODUCE_SYNC), (0.9, 0.5)),
         ]
         return [*rows, *_footprint_rows(pair)]
 
 
-def _warm(server: Server, records: int) -> None:
+def warm(server: Server, records: int) -> None:
     """Produced and read once."""
     load = Load(records, 100, PRODUCE)
     with load.new_topic(server, "warm") as topic:
@@ -145,14 +145,14 @@ def _start_once(server: Server) -> float:
         server.stop()
 
 
-def _consume_row(pair: Pair[Server], rounds: int, what: str, records: int, size: int) -> Row:
+def consume_row(pair: Pair[Server], rounds: int, what: str, records: int, size: int, bar: float = 1.0) -> Row:
     written, read = Load(records, size, PRODUCE), Load(records, size, CONSUME)
     with ExitStack() as stack:
         for server in pair:
             topic = stack.enter_context(written.new_topic(server, "consume"))
             written.run("produce", server, topic)
         turns = in_turns(pair, rounds, lambda server: read.rate("consume", server, "consume"))
-        return more(f"librdkafka consume from the start, {what}", *turns, 1.0)
+        return more(f"librdkafka consume from the start, {what}", *turns, bar)
 
 
 def _java_row(pair: Pair[Server], scale: Scale) -> Row:

@@ -78,6 +78,9 @@ class Server(ABC):
     @abstractmethod
     def command(self) -> list[str]: ...
 
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
     def launch(self) -> None:
         with self.output_file.open("wb") as output:
             self._process = subprocess.Popen(
@@ -85,6 +88,7 @@ class Server(ABC):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env=self.environment(),
                 preexec_fn=_die_with_parent,
             )
 

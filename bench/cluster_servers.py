@@ -181,10 +181,10 @@ class ZooKeeperCluster(Cluster):
         return wait
 
 
-def embedded(directory: Path) -> Cluster:
+def embedded(directory: Path, kind: type[TidelogMember] = TidelogMember) -> Cluster:
     agreement = {"tidelog.coordination.dir": str(directory / "coordination")}
-    members = {number: TidelogMember(directory / f"broker-{number}", number, agreement) for number in BROKERS}
-    return Cluster("tidelog", members)
+    members = {number: kind(directory / f"broker-{number}", number, agreement) for number in BROKERS}
+    return Cluster(kind.name, members)
 
 
 def on_zookeeper(directory: Path, zookeeper: ZooKeeper) -> Cluster:

@@ -66,7 +66,9 @@ Scripted = object | Callable[[Any], Message]
 class FakeCluster:
     """What all brokers know: who they are, the topics with their leaders, and what is in the partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_id: str | None = "fake") -> None:
+        self.cluster_id = cluster_id
+        """Old brokers tell none."""
         self.brokers: dict[int, FakeBroker] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self.leader_epochs: dict[TopicPartition, int] = defaultdict(int)
@@ -132,6 +134,8 @@ class FakeBroker(asyncio.Protocol):
         """(version, request), as they came."""
         self.script: dict[int, list[Scripted]] = defaultdict(list)
         self.max_versions: dict[int, int] = {}
+        self.transports: list[asyncio.BaseTransport] = []
+        """Of the open connections."""
         self._server: asyncio.AbstractServer | None = None
         cluster.brokers[broker_id] = self
 
@@ -144,6 +148,10 @@ class FakeBroker(asyncio.Protocol):
     def close(self) -> None:
         assert self._server is not None
         self._server.close()
+
+    def drop_connections(self) -> None:
+        for transport in self.transports:
+            transport.close()
 
     def of_key(self, api_key: int) -> list[Any]:
         return [request for _, request in self.requests if request.__schema__.api_key == api_key]
@@ -178,7 +186,9 @@ class FakeBroker(asyncio.Protocol):
                 DescribeClusterBroker(broker_id=broker.id, host=broker.host, port=broker.port)
                 for broker in self.cluster.brokers.values()
             ]
-            return DescribeClusterResponse(cluster_id="fake", controller_id=min(self.cluster.brokers), brokers=brokers)
+            return DescribeClusterResponse(
+                cluster_id=self.cluster.cluster_id or "", controller_id=min(self.cluster.brokers), brokers=brokers
+            )
         if isinstance(request, InitProducerIdRequest):
             self.cluster.next_producer_id += 1
             return InitProducerIdResponse(producer_id=self.cluster.next_producer_id, producer_epoch=0)
@@ -214,7 +224,8 @@ class FakeBroker(asyncio.Protocol):
             for broker in self.cluster.brokers.values()
         ]
         controller = min(self.cluster.brokers)
-        return MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=controller, topics=topics)
+        cluster_id = self.cluster.cluster_id
+        return MetadataResponse(brokers=brokers, cluster_id=cluster_id, controller_id=controller, topics=topics)
 
     def _name(self, name: str, topic_id: bytes) -> str:
         return name or topic_id[:15].rstrip(b".").decode()
@@ -288,6 +299,10 @@ class _Served(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
+        self._broker.transports.append(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._broker.transports.remove(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data

@@ -225,6 +225,7 @@ class FakeConnection:
     listener = "PLAINTEXT"
     is_broker = False
     is_stalled = False
+    unanswered = 1
 
     def __init__(self) -> None:
         self.is_closed = False

@@ -34,14 +34,15 @@ class GoodClient:
         self.failures: list[str] = []
         self._acknowledged: dict[int, float] = {}
         """When the record at this offset was sent."""
+        self._warm_s: float | None = None
+        """When enough records were read. Times of records that were sent before do not count."""
         self._is_over = threading.Event()
 
     def run(self) -> None:
         threading.Thread(target=self._wait_for_the_end, daemon=True).start()
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])
         seen: set[int] = set()
-        number = warm_up = 0
-        is_warm = False
+        number = 0
         next_s = time.monotonic()
         while not self._is_over.is_set():
             if time.monotonic() >= next_s:
@@ -50,19 +51,18 @@ class GoodClient:
                 next_s = time.monotonic() + RATE_S
             self._producer.poll(0)
             self._read(seen, 0.001)
-            if not is_warm and len(seen) >= WARM_UP:
-                is_warm = True
-                warm_up = len(self.written_ms)
-                self.read_ms.clear()
+            if self._warm_s is None and len(seen) >= WARM_UP:
+                self._warm_s = time.monotonic()
                 print("ready", flush=True)
         self._producer.flush(DRAIN_S)
         deadline_s = time.monotonic() + DRAIN_S
         while not seen >= self._acknowledged.keys() and time.monotonic() < deadline_s:
             self._read(seen, 0.1)
-        if len(self.written_ms) + len(self.failures) < number:
-            self.failures.append(f"{number - len(self.written_ms)} records were never answered")
+        answered = len(self._acknowledged) + len(self.failures)
+        if answered < number:
+            self.failures.append(f"{number - answered} records were never answered")
         lost = sorted(self._acknowledged.keys() - seen)
-        print(json.dumps([self.written_ms[warm_up:], self.read_ms, self.failures, lost]), flush=True)
+        print(json.dumps([self.written_ms, self.read_ms, self.failures, lost]), flush=True)
         self._consumer.close()
 
     def _wait_for_the_end(self) -> None:
@@ -76,7 +76,8 @@ class GoodClient:
             if error is not None:
                 self.failures.append(str(error))
                 return
-            self.written_ms.append((time.monotonic() - sent_s) * 1000)
+            if self._counts(sent_s):
+                self.written_ms.append((time.monotonic() - sent_s) * 1000)
             offset = message.offset()
             assert offset is not None
             self._acknowledged[offset] = sent_s
@@ -92,7 +93,12 @@ class GoodClient:
             assert value is not None
             assert offset is not None
             seen.add(offset)
-            self.read_ms.append((time.monotonic() - float(value.split()[0])) * 1000)
+            sent_s = float(value.split()[0])
+            if self._counts(sent_s):
+                self.read_ms.append((time.monotonic() - sent_s) * 1000)
+
+    def _counts(self, sent_s: float) -> bool:
+        return self._warm_s is not None and sent_s >= self._warm_s
 
 
 if __name__ == "__main__":

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from tidelog.errors import ErrorCode
-from tidelog.groups import Answer, Client, Effect, GroupConfig, Groups, LargeCommit, Record, Write
+from tidelog.groups import Answer, Answers, Client, Effect, GroupConfig, Groups, LargeCommit, Record, Write
 from tidelog.wire.codec import decode, encode
 from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -73,8 +74,29 @@ class Coordinator:
 
     # Effects
 
+    def delete_topics(self, *topics: str) -> None:
+        """Every group has forgotten them then, or is about to."""
+        self.groups.topics_deleted(topics)
+        while self.groups.has_deleted_topics:
+            effects, _ = self.groups.forget_deleted(1, self.now_ms)
+            self.carry_out(effects)
+
+    def expire_offsets(self, most: int = 1) -> None:
+        """A check of all groups, some at a time."""
+        self.groups.begin_expiry()
+        while self.groups.has_expiry:
+            effects, _ = self.groups.expire_offsets(most, self.now_ms)
+            self.carry_out(effects)
+
+    def delete_offsets(self, request: OffsetDeleteRequest, ticket: Any) -> None:
+        """When it is known what the members read."""
+        reads = self.groups.subscriptions(request.group_id, [topic.name for topic in request.topics])
+        while not reads.is_complete:
+            reads.look(1)
+        self.carry_out(self.groups.delete_offsets(request, reads, self.now_ms, ticket))
+
     def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        for effect in _each(effects):
             if isinstance(effect, Answer):
                 assert effect.ticket not in self.answers, "answered twice"
                 self.answers[effect.ticket] = effect.message
@@ -353,6 +375,16 @@ class Coordinator:
             self.sync(member_id, generation, shares)
         assert self.state() == "Stable"
         return ids
+
+
+def _each(effects: list[Effect]) -> Iterator[Answer | Write]:
+    """Many answers one by one."""
+    for effect in effects:
+        if isinstance(effect, Answers):
+            while effect.waiting:
+                yield effect.take()
+        else:
+            yield effect
 
 
 def _sent(message: Any, version: int) -> Any:

@@ -118,6 +118,20 @@ def echo(call: Call) -> None:
     call.answer([framed(call.frame)])
 
 
+class Parking:
+    """Takes requests and answers them when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, Call] = {}
+
+    def __call__(self, call: Call) -> None:
+        assert call.frame is not None
+        self.calls[number_of(call.frame)] = call
+
+    def answer(self, number: int) -> None:
+        self.calls.pop(number).answer([framed(request(number))])
+
+
 class Client:
     """One connection, seen from the other side."""
 

@@ -196,11 +196,11 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def offsets_expire(self) -> None:
-        self.c.carry_out(self.c.groups.expire_offsets(self.c.now_ms))
+        self.c.expire_offsets()
 
     @rule()
     def a_topic_is_deleted(self) -> None:
-        self.c.carry_out(self.c.groups.topics_deleted({"refunds"}, self.c.now_ms))
+        self.c.delete_topics("refunds")
 
     @rule(count=st.integers(1, 8))
     def writes_are_committed(self, count: int) -> None:

@@ -130,12 +130,12 @@ SEEN_BY_CLIENTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, type[Rule
     skip_one_when_behind: (0, ReadersSkipNothing),
     ack_before_it_can_be_read: (0, ReadYourWrites),
     deaf_for_a_follower: (0, InSyncInTime),
-    all_replicas_have_to_be_in_sync: (30, AcknowledgedInTime),
+    all_replicas_have_to_be_in_sync: (6, AcknowledgedInTime),
     everybody_is_assigned_the_same: (0, OneOwnerPerPartition),
     the_first_commit_counts: (10, OffsetsNeverGoBack),
     commits_say_too_much: (45, GroupPassesOverNothing),
     deletions_take_one_more: (3, DeletedUpToThere),
     retention_takes_one_more: (4, RetentionKeepsEnough),
-    compaction_keeps_nothing: (6, LastOfEachKeyStays),
+    compaction_keeps_nothing: (4, LastOfEachKeyStays),
 }
 """As CAUGHT in tests/sim/mutations.py, which holds them too."""

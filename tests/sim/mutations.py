@@ -5,7 +5,8 @@ A mutation is a function that takes a MonkeyPatch. CAUGHT says which rule is see
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -32,7 +33,9 @@ from tidelog.lab.checkers import (
     ReplicasAgree,
 )
 from tidelog.lab.healing_rules import InSyncInTime
+from tidelog.lab.plans import Plan, plan_of
 from tidelog.lab.rules import Rule
+from tidelog.lab.search import THE_RUN_ITSELF, run
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.log import Log
 from tidelog.log.producer_state import ProducerState
@@ -40,6 +43,7 @@ from tidelog.log.trimming import truncate_to
 from tidelog.replication.leader import Leader
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
+_TRIES = 12
 
 
 def ack_before_hw(patch: pytest.MonkeyPatch) -> None:
@@ -236,13 +240,13 @@ CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
     ack_before_hw: (2, AcknowledgedIsNeverLost),
     truncate_to_hw: (4, InSyncHasAllCommitted),
     hw_of_the_leader_alone: (2, ReplicasAgree),
-    hw_of_a_new_leader_is_its_end: (72, ReplicasAgree),
+    hw_of_a_new_leader_is_its_end: (73, ReplicasAgree),
     hw_over_the_smaller_isr: (4, InSyncHasAllCommitted),
     hw_without_those_not_heard_of: (0, InSyncHasAllCommitted),
     diverging_fetches_acknowledge: (2, InSyncHasAllCommitted),
     empty_terms_not_recorded: (61, InSyncInTime),
     no_matched_epoch: (22, ReplicasAgree),
-    no_epoch_fencing: (97, None),
+    no_epoch_fencing: (350, InSyncHasAllCommitted),
     keep_epochs_at_truncation: (10, None),
     forget_epochs_at_truncation: (10, ReplicasAgree),
     forget_hw_with_each_isr: (55, HighWatermarkNeverFalls),
@@ -260,6 +264,30 @@ CAUGHT: dict[Mutation, tuple[int, type[Rule] | None]] = {
     **SEEN_IN_SEARCH,
 }
 """A seed that shows it, and the rule that it breaks; None if the cluster does not come to rest."""
+
+
+def seeds_to_try(mutation: Mutation) -> Iterator[int]:
+    """The recorded seed and the next ones of its kind.
+
+    A seed is another run after any change to a broker: what it showed, one of its kind still has to show.
+    """
+    recorded, _ = CAUGHT[mutation]
+    kind = _kind(plan_of(recorded))
+    return islice((seed for seed in count(recorded) if _kind(plan_of(seed)) == kind), _TRIES)
+
+
+def _kind(plan: Plan) -> object:
+    """The ambush that is laid; if none is, what is there to go wrong."""
+    return plan.ambush or (plan.sides, plan.members > 0, plan.beyond)
+
+
+def is_shown(mutation: Mutation, seed: int) -> bool:
+    """Whether the mutation's rule breaks in this run."""
+    _, rule = CAUGHT[mutation]
+    with pytest.MonkeyPatch.context() as patch:
+        mutation(patch)
+        broken = run(seed, rules=() if rule is None else (rule,)).broken
+    return broken == (THE_RUN_ITSELF if rule is None else rule.name)
 
 
 def table() -> list[str]:

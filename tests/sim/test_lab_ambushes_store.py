@@ -18,6 +18,8 @@ EFFECTS = {
     "restless store": ("without session",),
     "lost directory": ("lost directory", "led by another"),
     "stale directory": ("alone", "put back", "started without", "failed"),
+    "a lone controller": ("yields",),
+    "a leader of yesterday": ("heard", "not heard"),
     "made anew": ("made anew",),
     "a stop in a cut": ("leads again",),
     "garbled topic": ("garbled", "another controller", "mended"),

@@ -74,3 +74,24 @@ def test_a_producer_that_is_refused_for_lack_of_replicas_is_at_work() -> None:
         assert kit.partition().log.log_end_offset == 7, "the first batches of 0, 1 and 2 were duplicates"
 
     run(story, tidelog_partition_producer_ids_max="5", min_insync_replicas="2")
+
+
+def test_only_the_leader_of_a_partition_forgets_its_producers_for_those_of_another() -> None:
+    """A follower that forgot some could become the leader, and would write a retry of theirs again."""
+
+    async def story(cluster: ClusterKit) -> None:
+        first, *others = (cluster.leader(), *cluster.followers())
+        await cluster.create_topic("here", [[first]], min_insync_replicas="1")
+        await cluster.create_topic("there", [[others[0]]], min_insync_replicas="1")
+        for producer_id in range(5):
+            assert await code_of(cluster.kits[first].produce(idempotent(0, producer_id=producer_id))) == NONE
+        await cluster.all_in_sync()
+        await asyncio.sleep(SILENT_MS / 1000)
+
+        new = idempotent(0, producer_id=99)
+        assert await code_of(cluster.kits[others[0]].produce(new, "there")) == REFUSED
+        assert await code_of(cluster.kits[first].produce(new, "here")) == NONE
+        known = {number: sorted(kit.partition().log.producers.states) for number, kit in cluster.kits.items()}
+        assert known == {first: [1, 2, 3, 4], **{number: [0, 1, 2, 3, 4] for number in others}}
+
+    run(story, tidelog_broker_producer_ids_max="5")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +31,15 @@ from tests.processclusterkit import (
     started,
 )
 from tests.spark_driver import totals_by_partition, totals_of, write_totals
-from tests.sparkclusterkit import WORKERS, SparkCluster, read_totals, spark_cluster, spark_driver, wait_for_spark
+from tests.sparkclusterkit import (
+    WORKERS,
+    MarkedProcess,
+    SparkCluster,
+    read_totals,
+    spark_cluster,
+    spark_driver,
+    wait_for_spark,
+)
 from tests.sparkkit import Topics
 
 pytestmark = [pytest.mark.jvm, pytest.mark.long]
@@ -163,6 +172,54 @@ def test_a_leader_is_killed_under_a_sink(spark: Any, cluster: GroupCluster, tmp_
         assert not set(load.offsets[partition]) - set(counts), f"records of {partition} are lost"
         assert set(counts) == set(load.offsets[partition])
     cluster.check(load)
+
+
+_RATE = """
+import sys
+import tidelog.spark
+
+servers, topic, directory = sys.argv[1:]
+# Every task has a process of its own, which has met no broker.
+builder = tidelog.spark.session("rate", "local[2]").config("spark.python.worker.reuse", "false")
+spark = builder.config("spark.driver.memory", "700m").config("spark.local.dir", directory).getOrCreate()
+rows = spark.readStream.format("rate").option("rowsPerSecond", 20).load().selectExpr("cast(value as string) as value")
+sink = {"kafka.bootstrap.servers": servers, "topic": topic, "kafka.default.api.timeout.ms": "40000"}
+query = rows.writeStream.format("tidelog").options(**sink).option("checkpointLocation", directory + "/c").start()
+query.awaitTermination()
+"""
+
+
+@pytest.mark.minutes
+def test_the_only_bootstrap_broker_is_killed_under_a_sink_whose_source_is_another(
+    cluster: GroupCluster, tmp_path: Path
+) -> None:
+    """The driver has told the sink's tasks of the other brokers: no task of this source connects to any."""
+    cluster.create_copy()
+    servers = f"127.0.0.1:{cluster.ports[LEADER]}"
+    commits = tmp_path / "c" / "commits"
+    run = MarkedProcess([sys.executable, "-c", _RATE, servers, COPY, str(tmp_path)], tmp_path, "rate")
+
+    def wait_for_more(batches: int) -> None:
+        goal = len(list(commits.glob("[0-9]*"))) + batches
+
+        def are_done() -> bool:
+            assert run.process.poll() is None, run.log[-4000:]
+            return len(list(commits.glob("[0-9]*"))) >= goal
+
+        wait_for_spark(are_done, f"{batches} more micro-batches")
+
+    try:
+        wait_for_more(3)
+        cluster.kill(LEADER)
+        cluster.wait_for_leader(LEADER, LED_BY_LEADER)
+        # The tasks of the first one may have begun before the kill.
+        wait_for_more(3)
+    finally:
+        run.kill()
+    numbers = sorted(
+        int(value) for values in read_all(cluster.bootstrap, COPY, PARTITIONS).values() for value in values
+    )
+    assert set(numbers) == set(range(numbers[-1] + 1)), "rows are lost"
 
 
 _FREEZE_S = 10.0

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from peers import spark_connector
@@ -202,30 +204,98 @@ def test_somebody_joins_the_group_of_a_query(spark: Any, topics: Topics, name: s
         member.close()
 
 
+def _write(frame: Any, servers: str, form: str, topic: str, **settings: str) -> None:
+    options = {f"kafka.{name.replace('_', '.')}": value for name, value in settings.items()}
+    writer = frame.write.format(form).option("kafka.bootstrap.servers", servers).option("topic", topic)
+    writer.options(**options).mode("append").save()
+
+
+def _values(spark: Any, topics: Topics, topic: str) -> tuple[int, int]:
+    """How many records, and how many different ones."""
+    reader = spark.read.format("tidelog").option("kafka.bootstrap.servers", topics.servers)
+    found = reader.option("subscribe", topic).load().selectExpr("count(*)", "count(distinct value)").first()
+    return found[0], found[1]
+
+
+_PAUSE_S = 4.0
+
+
+def _slowly() -> Any:
+    """In a task: rows that take longer to come than a delivery may take."""
+    pause_s = _PAUSE_S
+
+    def pull(batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            if number:
+                time.sleep(pause_s)  # the fault itself, not a wait for something
+            yield batch
+
+    return pull
+
+
+@pytest.mark.long
+def test_rows_that_come_slowly_are_written(spark: Any, topics: Topics, name: str) -> None:
+    """What a sink has been given is on its way while the task waits for more."""
+    rows = spark.range(30_000, numPartitions=1).selectExpr("rpad(cast(id as string), 100, '.') as value")
+    for form in FORMATS:
+        topic = topics.create(f"{name}-{form}", 1)
+        slow = rows.mapInArrow(_slowly(), "value string")
+        _write(slow, topics.servers, form, topic, request_timeout_ms="2000", delivery_timeout_ms="3000")
+        assert _values(spark, topics, topic) == (30_000, 30_000), form
+
+
+@pytest.mark.long
+def test_a_topic_whose_limit_is_below_the_size_of_batches_is_written(spark: Any, topics: Topics, name: str) -> None:
+    """By default ours are larger than Kafka's, and above this limit. A row that is above it alone fails the query."""
+    rows = spark.range(10_000, numPartitions=2).selectExpr("concat(cast(id as string), uuid(), uuid()) as value")
+    too_large = spark.range(1).selectExpr("repeat('x', 120000) as value")
+    for form in FORMATS:
+        topic = topics.create(f"{name}-{form}", 2, max_message_bytes="100000")
+        _write(rows, topics.servers, form, topic)
+        assert _values(spark, topics, topic) == (10_000, 10_000), form
+        with pytest.raises(Exception, match=r"max\.message\.bytes|RecordTooLargeException"):
+            _write(too_large, topics.servers, form, topic)
+        assert _values(spark, topics, topic) == (10_000, 10_000), form
+
+
 _SESSION = """
 import tidelog.spark
 spark = tidelog.spark.session("own", "local[1]").config("spark.driver.memory", "512m").getOrCreate()
 system = spark.sparkContext._jvm.java.lang.System
-print("JVM", system.getProperty("users.driver"), system.getProperty("arrow.enable_unsafe_memory_access"))
+names = ("users.driver", "admins.driver", "arrow.enable_unsafe_memory_access")
+print("JVM", *(system.getProperty(name) for name in names))
 print("EXECUTOR", *(spark.conf.get(f"spark.executor.{kind}JavaOptions") for kind in ("extra", "default")))
 spark.stop()
 """
 
 
-@pytest.mark.parametrize("where", ["the environment", "spark-defaults.conf"])
+@pytest.mark.parametrize("where", ["the environment", "spark-defaults.conf", "spark-submit"])
 def test_the_users_java_options_stay(tmp_path: Path, where: str) -> None:
-    options = {"spark.driver.extraJavaOptions": "-Dusers.driver=1", "spark.executor.extraJavaOptions": "-Dusers.own=1"}
+    """Those that a user adds, and those that an administrator gives as defaults, beside ours."""
+    options = {
+        "spark.driver.extraJavaOptions": "-Dusers.driver=1",
+        "spark.driver.defaultJavaOptions": "-Dadmins.driver=1",
+        "spark.executor.extraJavaOptions": "-Dusers.own=1",
+        "spark.executor.defaultJavaOptions": "-Dadmins.own=1",
+    }
     environment = dict(os.environ)
+    told = [part for name, value in options.items() for part in ("--conf", f"{name}={value}")]
+    command = [sys.executable, "-c", _SESSION]
     if where == "the environment":
-        told = " ".join(f"--conf {name}={value}" for name, value in options.items())
-        environment["PYSPARK_SUBMIT_ARGS"] = f"{told} pyspark-shell"
-    else:
+        environment["PYSPARK_SUBMIT_ARGS"] = f"{' '.join(told)} pyspark-shell"
+    elif where == "spark-defaults.conf":
         (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in options.items()))
         environment["SPARK_CONF_DIR"] = str(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", _SESSION], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert "JVM 1 true" in done.stdout, done.stdout + done.stderr[-2000:]
+    else:
+        (tmp_path / "session.py").write_text(_SESSION)
+        environment["PYSPARK_PYTHON"] = sys.executable
+        local = ["--master", "local[1]", "--driver-memory", "512m", "--conf", "spark.driver.host=127.0.0.1"]
+        submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
+        command = [*submit, *local, "--conf", "spark.driver.bindAddress=127.0.0.1", *told, "session.py"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # The JVM of spark-submit runs before the session is made.
+    fast = "None" if where == "spark-submit" else "true"
+    assert f"JVM 1 1 {fast}" in done.stdout, done.stdout + done.stderr[-2000:]
     # Spark adds options of its own, before the user's.
     (executor,) = [line.split() for line in done.stdout.splitlines() if line.startswith("EXECUTOR ")]
-    assert {"-Dusers.own=1", "-Darrow.enable_unsafe_memory_access=true"} <= set(executor)
+    assert {"-Dusers.own=1", "-Dadmins.own=1", "-Darrow.enable_unsafe_memory_access=true"} <= set(executor)

@@ -22,6 +22,8 @@ from tidelog.wire.messages.topics import CreatableTopic, CreatableTopicConfig, C
 
 TESTS = Path(__file__).parent.parent
 GOOD = "orders"
+SETTINGS = {"auto_create_topics_enable": "true", "offsets_topic_replication_factor": "1"}
+"""The good client has a group, and so a coordinator."""
 MOST_P99_MS = 50.0
 BURSTS_S = 6.0
 MIX_S = float(os.environ.get("TIDELOG_NEIGHBOURS_S", "600"))
@@ -92,7 +94,7 @@ def percentile(times_ms: list[float], share: float) -> float:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_good_client_does_not_notice_a_bad_one(kind: str, tmp_path: Path) -> None:
-    with broker_process(tmp_path, auto_create_topics_enable="true") as broker:
+    with broker_process(tmp_path, **SETTINGS) as broker:
         uvloop.run(create_topics(broker.port))
         run_beside(broker, [[kind]], BURSTS_S, seed=1)
         assert broker.stop() == 0
@@ -102,7 +104,7 @@ def test_a_good_client_does_not_notice_a_bad_one(kind: str, tmp_path: Path) -> N
 @pytest.mark.minutes
 @pytest.mark.timeout(MIX_S + 400)
 def test_a_good_client_does_not_notice_all_kinds_of_bad_ones_together(tmp_path: Path) -> None:
-    with broker_process(tmp_path, auto_create_topics_enable="true") as broker:
+    with broker_process(tmp_path, **SETTINGS) as broker:
         uvloop.run(create_topics(broker.port))
         run_beside(broker, [list(KINDS)] * MIXED_AT_ONCE, MIX_S, seed=7)
         assert broker.stop() == 0

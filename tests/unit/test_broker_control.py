@@ -21,6 +21,7 @@ from tests.brokerkit import (
 from tests.logkit import batch
 from tidelog.controller.stop_tags import set_topic_id
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.log.directory import LogDirectory
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.records.header import headers
@@ -119,6 +120,47 @@ def test_every_version_of_leader_and_isr(version: int) -> None:
         assert answer.error_code == 0
         assert [(one.topic_id, one.partition_errors[0].error_code) for one in answer.topics] == [(topic_id, 0)]
         assert (kit.partition().leader_id, kit.partition().leader_epoch) == (2, 4)
+
+    run(story)
+
+
+def test_a_device_that_hangs_keeps_no_other_partition_from_its_role() -> None:
+    """A new leader with a flush policy syncs its log first. More partitions are named than are begun together."""
+    count = 100
+
+    async def story(kit: Kit) -> None:
+        topic_id = await kit.create_topic("t", count)
+        hangs = asyncio.Event()
+        kit.partition("t", 0).log.flush_if_due = hangs.wait  # type: ignore[assignment, method-assign]
+        states = [
+            LeaderAndIsrPartitionState(
+                partition_index=index,
+                controller_epoch=kit.controller_epoch,
+                leader=1,
+                leader_epoch=7,
+                isr=[1],
+                replicas=[1],
+                partition_epoch=kit.partition("t", index).partition_epoch + 1,
+            )
+            for index in range(count)
+        ]
+        request = LeaderAndIsrRequest(
+            controller_id=1,
+            controller_epoch=kit.controller_epoch,
+            broker_epoch=kit.broker.epoch,
+            topic_states=[LeaderAndIsrTopicState(topic_name="t", topic_id=topic_id, partition_states=states)],
+        )
+        told = asyncio.ensure_future(kit.call(request, LEADER_AND_ISR))
+
+        def leading() -> int:
+            partitions = [kit.partition("t", index) for index in range(count)]
+            return sum(one.leader is not None and one.leader_epoch == 7 for one in partitions)
+
+        await eventually(lambda: leading() == count - 1)
+        assert not told.done()
+        hangs.set()
+        assert {one.error_code for one in (await told).topics[0].partition_errors} == {0}
+        assert leading() == count
 
     run(story)
 

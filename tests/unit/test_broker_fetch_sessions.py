@@ -695,10 +695,10 @@ def test_fetches_without_a_session_wait_with_so_many_partitions() -> None:
             await reader.fetch({("t", 0): 0})
         await kit.produce()
         assert len(fetched(await waiting)) == 3
-        assert kit.broker.fetch_sessions._waiting == 0
+        assert kit.broker.waiting_fetches._partitions == 0
         again = first.send(fetch_request({("t", 1): 0}, max_wait_ms=1_000), FETCH_BY_NAME)
         await eventually(lambda: len(kit.broker._dispatcher._parked) == 1)
         await again
-        assert kit.broker.fetch_sessions._waiting == 0
+        assert kit.broker.waiting_fetches._partitions == 0
 
     run(story, tidelog_fetch_session_partitions_max="5")

@@ -115,6 +115,45 @@ def test_edge_30_a_batch_of_a_later_leader_epoch_is_refused_with_all_that_came_w
     run(story)
 
 
+def test_a_fetch_names_so_many_partitions_and_the_next_one_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader refuses a request with too many elements, and would do so for ever."""
+    monkeypatch.setattr("tidelog.broker.fetcher.MOST_NAMED", 2)
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic(partitions=5)
+        leader = Leader()
+        fetcher = await _following(kit, leader, partitions=5)
+        await eventually(lambda: len(leader.asked) == 1)
+        first = leader.asked[0][0]
+        rest = [await leader.answers(count) for count in (1, 2, 3)]
+        assert [list(_offsets(request)) for request in (first, *rest)] == [[0, 1], [2, 3], [4], []]
+        assert [request.session_epoch for request in (first, *rest)] == [0, 1, 2, 3]
+        assert [request.max_wait_ms for request in (first, *rest)] == [0, 0, 500, 500], "the rest does not wait"
+        for index in range(5):
+            await fetcher.remove(kit.partition(index=index))
+        forgetting = [await leader.answers(count) for count in (4, 5, 6)]
+        assert [_forgets(request) for request in forgetting] == [[0, 1], [2, 3], [4]]
+        await fetcher.stop()
+
+    run(story)
+
+
+def test_a_leader_that_gives_no_session_hears_of_all_partitions_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.fetcher.MOST_NAMED", 2)
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic(partitions=3)
+        leader = Leader()
+        fetcher = await _following(kit, leader, partitions=3)
+        await eventually(lambda: len(leader.asked) == 1)
+        first = leader.asked[0][0]
+        rest = [await leader.answers(count, FetchResponse()) for count in (1, 2, 3)]
+        assert [list(_offsets(request)) for request in (first, *rest)] == [[0, 1], [2, 0], [1, 0], [2, 0]]
+        await fetcher.stop()
+
+    run(story)
+
+
 def test_an_error_code_that_is_unknown_here_does_not_end_a_fetcher() -> None:
     unknown = 9999
 

@@ -18,6 +18,7 @@ from tests.memberkit import (
     ready,
     stable_generation,
 )
+from tidelog.broker.group.writes import Writes
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.errors import ErrorCode
 from tidelog.groups import partition_of
@@ -112,10 +113,37 @@ def test_keys_that_have_no_coordinator(key: str, key_type: int, code: ErrorCode)
     run(story, **ONE)
 
 
+def test_ids_that_are_too_long_are_refused_and_cut_in_the_answers() -> None:
+    """Answers that repeat very many of these would be as large as the requests."""
+
+    async def story(kit: Kit) -> None:
+        await ready(kit)
+        long, cut = "x" * 30_000, "x" * 1_024
+        invalid = (cut, ErrorCode.INVALID_GROUP_ID)
+        for key_type, code in ((0, ErrorCode.INVALID_GROUP_ID), (1, ErrorCode.INVALID_REQUEST)):
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[long, cut])
+            found = (await kit.call(request, FIND)).coordinators
+            assert [(one.key, one.error_code) for one in found] == [(cut, code), (cut, ErrorCode.NONE)]
+        described = (await kit.call(DescribeGroupsRequest(groups=[long]), 6)).groups
+        assert [(one.group_id, one.error_code) for one in described] == [invalid]
+        deleted = (await kit.call(DeleteGroupsRequest(groups_names=[long]), 2)).results
+        assert [(one.group_id, one.error_code) for one in deleted] == [invalid]
+        for count in (1, 30):
+            groups = [OffsetFetchRequestGroup(group_id=f"{long}{n}", topics=None) for n in range(count)]
+            fetched = (await kit.call(OffsetFetchRequest(groups=groups), FETCH)).groups
+            assert [(one.group_id, one.error_code) for one in fetched] == [invalid] * count
+
+    run(story, **ONE)
+
+
 def test_too_few_brokers_for_the_topic_is_no_coordinator() -> None:
     async def story(kit: Kit) -> None:
-        answer = await kit.call(FindCoordinatorRequest(coordinator_keys=[GROUP]), FIND)
-        assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            began_s = loop.time()
+            answer = await kit.call(FindCoordinatorRequest(coordinator_keys=[GROUP]), FIND)
+            assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert loop.time() - began_s < 0.2, "the fetches that are sent behind it would wait as long"
         assert kit.broker.metadata.topic(GROUP_OFFSETS_TOPIC) is None
 
     run(story, offsets_topic_replication_factor="3")
@@ -358,6 +386,29 @@ def test_commits_of_one_turn_go_into_one_batch() -> None:
         log = kit.broker.replicas.partitions[TopicPartition(GROUP_OFFSETS_TOPIC, partition_of(GROUP, 5))].log
         assert log.log_end_offset == 20
         assert await MemberKit(kit).committed() == 19
+
+    run(story, **ONE)
+
+
+def test_a_write_that_fails_unexpectedly_does_not_keep_later_ones_from_being_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+
+        def fail(*_: object) -> int:
+            raise MemoryError
+
+        async def commit(offset: int) -> int:
+            answer = await kit.call(commit_request(GROUP, {("t", 0): offset}), COMMIT)
+            return int(answer.topics[0].partitions[0].error_code)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Writes, "_append_records", fail)
+            assert await commit(1) == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert await commit(2) == 0
+        assert await MemberKit(kit).committed("t") == 2
 
     run(story, **ONE)
 

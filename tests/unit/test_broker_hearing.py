@@ -83,6 +83,29 @@ def test_edge_34_a_follower_is_heard_before_the_device_is() -> None:
     run(story)
 
 
+def test_edge_34_a_follower_of_very_many_partitions_is_heard_before_the_device_is() -> None:
+    """They are named, read and heard in slices."""
+
+    async def story(kit: Kit) -> None:
+        count = 1_010
+        topic_id = await kit.create_topic(partitions=count)
+        for index in (0, 1):
+            await kit.produce(batch([b"0"]), index=index)
+        for index in range(count):
+            assert await kit.lead_and_isr(index=index, isr=[1, FOLLOWER]) == 0
+        kit.registered(FOLLOWER, BROKER_EPOCH)
+        connection = await kit.connect()
+        _make_cold(kit, 2_000.0)
+        offsets = {**dict.fromkeys(range(count), 0), 1: 1}
+        answer = _send(connection, _fetch(topic_id, offsets, session_epoch=0, max_wait_ms=500))
+        await eventually(lambda: (_remote(kit, 0).log_end_offset, _remote(kit, 1).log_end_offset) == (0, 1), 1.0)
+        assert not answer.done()
+        await answer
+        connection.close()
+
+    run(story)
+
+
 def test_edge_34_each_of_two_fetches_of_a_session_is_heard_for_itself() -> None:
     """The second names partition 1 while the first reads partition 0 from the device."""
 
@@ -241,6 +264,26 @@ def test_edge_32_a_fetch_of_another_registration_is_refused(broker_epoch: int) -
         answer = await kit.call(_fetch(topic_id, {0: 1}), FETCH)
         assert answer.responses[0].partitions[0].error_code == 0
         assert (_remote(kit, 0).log_end_offset, _remote(kit, 0).broker_epoch) == (1, BROKER_EPOCH)
+
+    run(story)
+
+
+def test_edge_32_only_registered_brokers_are_seen_as_followers() -> None:
+    """Otherwise anybody could make the broker note one id after the other, or keep a dead follower in the ISR."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit, 1)
+        kit.broker.metadata.brokers[FOLLOWER] = kit.broker.metadata.brokers[kit.broker_id]
+        seen = kit.broker.replicas.followers_seen
+        for broker_epoch in (0, BROKER_EPOCH - 1, BROKER_EPOCH + 1):
+            await kit.call(_fetch(topic_id, {0: 1}, broker_epoch=broker_epoch), FETCH)
+        for stranger in range(1_000, 1_020):
+            fetch = _fetch(topic_id, {0: 1})
+            fetch.replica_state.replica_id = stranger
+            await kit.call(fetch, FETCH)
+        assert seen == {}
+        await kit.call(_fetch(topic_id, {0: 1}), FETCH)
+        assert list(seen) == [FOLLOWER]
 
     run(story)
 

@@ -11,7 +11,12 @@ from tests.brokerkit import UPDATE_METADATA, Kit, run
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import ConnectionClosedError
-from tidelog.wire.messages.controller import UpdateMetadataBroker, UpdateMetadataEndpoint, UpdateMetadataRequest
+from tidelog.wire.messages.controller import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 
 OTHER = 7
 FAR = 2**31 - 1
@@ -24,6 +29,7 @@ def _update(kit: Kit, epoch: int, controller_id: int = OTHER, **changes: Any) ->
         controller_id=controller_id,
         controller_epoch=epoch,
         broker_epoch=changes.get("broker_epoch", kit.broker.epoch),
+        topic_states=changes.get("topic_states", []),
         live_brokers=[UpdateMetadataBroker(id=1, endpoints=[endpoint])],
     )
 
@@ -122,6 +128,32 @@ def test_without_the_store_no_new_controller_is_believed() -> None:
         kit.store.resume(kit.broker.session.id)
         await eventually(lambda: kit.broker.session.is_current())
         assert (await kit.call(_update(kit, epoch), UPDATE_METADATA)).error_code == 0
+
+    run(story)
+
+
+def test_large_requests_of_strangers_take_no_place_from_the_controller() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        place = kit.broker._dispatcher._of_controller
+        place._max_elements = 1  # one at a time
+        topics = [UpdateMetadataTopicState(topic_name=f"t-{number}") for number in range(2_000)]
+        strangers = [await kit.connect() for _ in range(3)]
+        unknown = [
+            stranger.send(_update(kit, FAR, topic_states=topics), UPDATE_METADATA, timeout_ms=5_000)
+            for stranger in strangers
+        ]
+        own = _update(kit, kit.controller_epoch, kit.broker_id, topic_states=topics)
+        answer = await asyncio.wait_for(kit.call(own, UPDATE_METADATA), 0.5)
+        assert (answer.error_code, place._held) == (0, 0)
+        assert not any(sent.done() for sent in unknown), "they wait for the store to tell of their epoch"
+        for sent in unknown:
+            with pytest.raises(ConnectionClosedError):
+                await sent
+        stale = _update(kit, kit.controller_epoch - 1, kit.broker_id, topic_states=topics)
+        place._held = 1_000_000
+        assert (await kit.call(stale, UPDATE_METADATA)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        place.give(1_000_000)
 
     run(story)
 

@@ -64,6 +64,7 @@ async def committed(
     answer: Any = await connection.call(request, version, timeout_ms=20_000)
     (group,) = answer.groups if version >= 8 else [answer]
     assert group.error_code == 0
+    assert codes_of(group) <= {0}
     return {p.partition_index: p.committed_offset for topic in group.topics for p in topic.partitions}
 
 
@@ -142,6 +143,26 @@ def test_a_large_fetch_sees_one_moment(
         assert turns
         assert len(found) == MANY
         assert len(set(found.values())) == 1
+        assert -1 not in found.values()
+
+    run(story, **ONE)
+
+
+@pytest.mark.parametrize("count", [10, MANY], ids=["few", "many"])
+def test_all_offsets_of_a_group_are_told_with_the_ids_of_their_topics(count: int) -> None:
+    """v10 names topics by id, but whoever asks for all of them knows no ids."""
+
+    async def story(kit: Kit) -> None:
+        await _begin(kit)
+        topic_ids = {"t": kit.partition().topic_id, "u": await kit.create_topic("u", 1)}
+        assert await commit(kit, range(count), 7) == {0}
+        assert codes_of(await kit.call(commit_request(GROUP, {("u", 0): 5}), COMMIT)) == {0}
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
+        (group,) = (await kit.call(request, 10)).groups
+        assert {topic.topic_id for topic in group.topics} == set(topic_ids.values())
+        found = {topic.topic_id: topic.partitions for topic in group.topics}
+        assert [(p.committed_offset, p.error_code) for p in found[topic_ids["t"]]] == [(7, 0)] * count
+        assert [(p.committed_offset, p.error_code) for p in found[topic_ids["u"]]] == [(5, 0)]
 
     run(story, **ONE)
 
@@ -303,6 +324,67 @@ def test_a_large_commit_is_not_written_after_its_coordinator_was_replaced(monkey
         assert set((await committed(await kit.connect(), None)).values()) == {3}
 
     run(story, **ONE)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.parametrize("is_made_anew", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("turn_of_deletion", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_offsets_of_a_topic_that_is_deleted_while_a_large_commit_is_read_are_not_stored(
+    monkeypatch: pytest.MonkeyPatch, turn_of_deletion: int, is_made_anew: bool, by_id: bool
+) -> None:
+    """They would be read by the consumers of the next topic of that name. `gone` is in the first and the last piece."""
+    turn, turns = SlowLane.turn, 0
+    version = 10 if by_id else COMMIT
+
+    async def story(kit: Kit) -> None:
+        ids = {"gone": await kit.create_topic("gone", 1), "t": await kit.create_topic("t", MANY)}
+        await ready(kit)
+        assert codes_of(await kit.call(commit_request(GROUP, {("gone", 0): 1}), COMMIT)) == {0}
+
+        is_time: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        go_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def turn_and_wait(self: SlowLane, is_broker: bool = False) -> None:
+            nonlocal turns
+            if kit.broker.groups.large_commits.locked() and not is_time.done():
+                turns += 1
+                if turns == turn_of_deletion:
+                    is_time.set_result(None)
+                    await go_on
+            await turn(self, is_broker)
+
+        request = commit_request(GROUP, {("gone", 0): 7, **{("t", index): 8 for index in range(MANY)}})
+        request.topics += commit_request(GROUP, {("gone", 0): 9}).topics
+        if by_id:
+            for topic in request.topics:
+                topic.topic_id = ids[topic.name]
+        monkeypatch.setattr(SlowLane, "turn", turn_and_wait)
+        committing = (await kit.connect()).send(request, version)
+        await is_time
+        await kit.delete_topic("gone")
+        if is_made_anew:
+            await kit.create_topic("gone", 1)
+        go_on.set_result(None)
+        answer: Any = await committing
+        told = {(topic.name or topic.topic_id, p.error_code) for topic in answer.topics for p in topic.partitions}
+        if by_id:
+            assert told == {(ids["gone"], ErrorCode.UNKNOWN_TOPIC_ID), (ids["t"], 0)}
+        else:
+            assert told == {("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("t", 0)}
+        assert await _all_topics(kit) == {"t"}
+        assert set((await committed(await kit.connect(), range(MANY))).values()) == {8}
+        await kit.restart()
+        await ready(kit)
+        assert await _all_topics(kit) == {"t"}
+
+    run(story, **ONE)
+
+
+async def _all_topics(kit: Kit) -> set[str]:
+    """For which the group has committed anything."""
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
+    answer: Any = await kit.call(request, 9)
+    return {topic.name for topic in answer.groups[0].topics}
 
 
 def test_a_record_that_is_too_large_refuses_the_commit_before_anything_is_stored() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from click.testing import CliRunner, Result
 
 from tests.fake_admin import FakeAdminBroker, served_broker
 from tidelog.cli.cluster import run_until_interrupted
-from tidelog.cli.lines import Input, JsonLines, LineError, TextLines
+from tidelog.cli.lines import Input, JsonLines, LineError, TextLines, read_lines
 from tidelog.cli.main import main
 from tidelog.cli.since import parse_since
 from tidelog.errors import ErrorCode
@@ -54,7 +55,10 @@ def test_lines_go_in_and_come_out(broker: FakeAdminBroker) -> None:
     result = run(broker, "produce", "orders", "--partition", "0", input="one\n\ntwo\r\nthree")
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert result.stderr == "3 records written to orders:\n  partition 0: 3 records, offsets 0 to 2\n"
+    assert (
+        result.stderr
+        == "3 records written to orders:\n  partition 0: 3 records, offsets 0 to 2\n1 blank line left out\n"
+    )
     assert done(broker, "consume", "orders") == b"one\ntwo\nthree\n"
     assert done(broker, "consume", "orders", "--offsets", "--keys") == b"0:0\t\tone\n0:1\t\ttwo\n0:2\t\tthree\n"
 
@@ -230,14 +234,69 @@ def test_json_lines() -> None:
         (b"[1]", "not a JSON object"),
         (b"{", "line 4"),
         (b'{"value_base64": "?"}', "value_base64 is not base 64"),
-        (b'{"headers": 1}', "headers are"),
-        (b'{"partition": "a"}', "partition is not a whole number"),
-        (b'{"timestamp": true}', "timestamp is not a whole number"),
+        (b'{"value": 1, "headers": 1}', "headers are"),
+        (b'{"value": 1, "partition": "a"}', "partition is not a whole number"),
+        (b'{"value": 1, "timestamp": true}', "timestamp is not a whole number"),
+        (b'{"value": 1, "timestamp": 9223372036854775808}', "timestamp 9223372036854775808 is not between"),
+        (b'{"value": 1, "partition": -1}', "partition -1 is not between"),
+        (b'{"vlaue": 1}', "unknown field 'vlaue'; did you mean 'value'"),
+        (b'{"key": "a"}', "it has no value"),
+        (b'{"value": 1, "value_base64": "AA=="}', "both value and value_base64"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_bad_json_lines(line: bytes, says: str) -> None:
     with pytest.raises(LineError, match=says):
         JsonLines([], None).parse(4, line)
+
+
+def lines_of(data: bytes, longest_bytes: int) -> list[bytes]:
+    async def read() -> list[bytes]:
+        return [line async for some in read_lines(io.BytesIO(data), longest_bytes) for line in some]
+
+    return asyncio.run(read())
+
+
+def test_lines_are_cut_wherever_a_chunk_ends() -> None:
+    lines = [b"x" * size for size in (0, 1, 262_143, 262_144, 262_145, 1_000_000, 0, 7)]
+    assert lines_of(b"\n".join(lines), 1_000_000) == lines
+    assert lines_of(b"a\r\nb\n", 10) == [b"a", b"b"]
+    assert lines_of(b"", 10) == []
+
+
+def test_a_line_that_is_too_long_is_refused_before_all_of_it_is_read() -> None:
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def read1(self, size: int) -> bytes:
+            self.given += size
+            return b"short\n" + b"x" * (size - 6) if self.given == size else b"x" * size
+
+    endless = Endless()
+
+    async def read() -> None:
+        async for _ in read_lines(endless, 3_000_000):  # type: ignore[arg-type]
+            pass
+
+    with pytest.raises(LineError, match="line 2: it is longer than 3000000 bytes"):
+        asyncio.run(read())
+    assert endless.given < 6_000_000
+
+
+def test_a_long_line_takes_time_in_proportion_to_its_length() -> None:
+    def cpu_s(size: int) -> float:
+        start = time.process_time()
+        assert len(lines_of(b"x" * size, size)[0]) == size
+        return time.process_time() - start
+
+    short, long = (min(cpu_s(size) for _ in range(3)) for size in (8_000_000, 64_000_000))
+    assert long < 24 * max(short, 0.001), "eight times as long; it was 64 times as slow"
+
+
+def test_empty_input_is_told(broker: FakeAdminBroker) -> None:
+    result = run(broker, "produce", "orders", input="")
+    assert result.exit_code == 0
+    assert result.stderr == "no records written to orders: the input had none\n"
 
 
 def test_times() -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.controlkit import Cluster, eventually, play
-from tidelog.broker.control.admin import MorePartitions
+from tidelog.broker.control.admin import Deletion, MorePartitions
 from tidelog.broker.control.shell import ControllerShell, NotControllerError
 from tidelog.controller import nodes
 from tidelog.controller.events import ElectionAsked, ElectionType, ReassignmentAsked
@@ -59,7 +59,7 @@ class Chaos:
                 case 2:
                     await admin.create_partitions([MorePartitions(name, self.draw.randrange(1, 6))])
                 case _:
-                    await admin.delete_topics([name])
+                    await admin.delete_topics([Deletion(name)])
         except NotControllerError:
             pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.controlkit import Cluster, MortalSession, eventually, play
-from tidelog.broker.control.admin import MorePartitions, TopicResult
+from tidelog.broker.control.admin import Deletion, MorePartitions, TopicResult
 from tidelog.broker.control.shell import NotControllerError
 from tidelog.controller import nodes
 from tidelog.controller.topics import NewTopic
@@ -51,7 +51,7 @@ async def story(cluster: Cluster, dies_at: int, after: bool) -> int:
     await cluster.start_broker(1)
     await eventually(lambda: cluster.shows("t", 3))
 
-    result = await on_the_controller(cluster, "delete_topics", "t")
+    result = await on_the_controller(cluster, "delete_topics", Deletion("t"))
     assert result.code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     await eventually(lambda: cluster.shows_no("t") and cluster.active)
     await cluster.admin(cluster.active[0]).wait_deleted(["t"], 30)

@@ -10,7 +10,7 @@ import logging
 import pytest
 
 from tests.controlkit import T0, Cluster, eventually, play
-from tidelog.broker.control.admin import MorePartitions
+from tidelog.broker.control.admin import Deletion, MorePartitions
 from tidelog.broker.control.shell import ControllerShell
 from tidelog.controller import nodes
 from tidelog.controller.topics import NewTopic
@@ -98,7 +98,7 @@ def test_a_topic_with_a_bad_state_can_be_deleted() -> None:
         await cluster.session.set(nodes.state_path(U0), b"{")
         shell = await another(cluster, shell)
         admin = cluster.admin(shell)
-        (result,) = await admin.delete_topics(["u"])
+        (result,) = await admin.delete_topics([Deletion("u")])
         assert result.code == ErrorCode.NONE
         await eventually(lambda: "u" not in shell.image.topics)  # type: ignore[union-attr]
         assert await cluster.node(nodes.topic_path("u")) is None
@@ -163,7 +163,7 @@ def test_a_topic_with_a_bad_node_can_be_deleted(after_take_over: bool) -> None:
             shell = await another(cluster, shell)
         for broker in cluster.brokers.values():
             broker.received.clear()
-        (result,) = await cluster.admin(shell).delete_topics(["u"])
+        (result,) = await cluster.admin(shell).delete_topics([Deletion("u")])
         assert result.code == ErrorCode.NONE
         await eventually(lambda: "u" not in shell.image.topics)  # type: ignore[union-attr]
         assert await cluster.node(nodes.topic_path("u")) is None

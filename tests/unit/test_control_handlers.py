@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +36,13 @@ class Caller:
 
     def __init__(self, shell: ControllerShell, metadata: MetadataCache) -> None:
         self.shell = shell
-        self.broker: Any = SimpleNamespace(id=shell.broker_id, controller=shell, metadata=metadata, lane=SlowLane())
+        self.broker: Any = SimpleNamespace(
+            id=shell.broker_id,
+            controller=shell,
+            metadata=metadata,
+            lane=SlowLane(),
+            waiting=lambda call, give_up: nullcontext(),
+        )
 
     async def __call__(self, handler: Any, request: Message, version: int) -> Any:
         call: Any = SimpleNamespace(version=version)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.controlkit import Cluster, eventually, play
-from tidelog.broker.control.admin import MorePartitions
+from tidelog.broker.control.admin import Deletion, MorePartitions
 from tidelog.broker.control.shell import ControllerShell, NotControllerError
 from tidelog.broker.control.stats import ControlFacts
 from tidelog.controller import nodes
@@ -203,7 +203,7 @@ def test_partitions_that_move_cannot_be_added_to() -> None:
         assert result.code is ErrorCode.REASSIGNMENT_IN_PROGRESS
         # What the administrator's look at the topics found is what is written.
         assert shell.facts.reassigning_partitions == 1
-        (result,) = await cluster.admin(shell).delete_topics(["t"])
+        (result,) = await cluster.admin(shell).delete_topics([Deletion("t")])
         assert result.code is ErrorCode.NONE
         await cluster.admin(shell).wait_deleted(["t"], 10)
         assert not any(broker.replicas for broker in cluster.brokers.values())

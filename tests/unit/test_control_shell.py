@@ -7,10 +7,12 @@ import asyncio
 import pytest
 
 from tests.controlkit import Cluster, eventually, play
-from tidelog.broker.control.admin import MorePartitions
+from tidelog.broker.control.admin import Deletion, MorePartitions, TopicAdmin
 from tidelog.broker.control.shell import NotControllerError
+from tidelog.broker.pacing import SlowLane
 from tidelog.controller import nodes
-from tidelog.controller.topics import NewTopic
+from tidelog.controller.events import ElectionRulesChanged
+from tidelog.controller.topics import Defaults, NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.types import NO_EPOCH, TopicPartition
 from tidelog.wire.messages.controller import LeaderAndIsrRequest, UpdateMetadataRequest
@@ -106,7 +108,7 @@ def test_a_topic_is_created_grown_and_deleted() -> None:
         await eventually(lambda: cluster.shows("t", 5))
         assert await cluster.state("t", 4) is not None
 
-        (result,) = await admin.delete_topics(["t"])
+        (result,) = await admin.delete_topics([Deletion("t")])
         assert result.code is ErrorCode.NONE
         await admin.wait_deleted(["t"], 10)
         assert cluster.shows_no("t")
@@ -116,6 +118,47 @@ def test_a_topic_is_created_grown_and_deleted() -> None:
         (again,) = await admin.create_topics([NewTopic("t", 1, 1)])
         assert again.code is ErrorCode.NONE
         assert again.topic_id != result.topic_id
+
+    play(story)
+
+
+class _FullLane(SlowLane):
+    """Clients keep it busy: a request gets no slice after its first elements, until there is room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_room = asyncio.Event()
+
+    async def turn(self, is_broker: bool = False) -> None:
+        await self.has_room.wait()
+
+    async def first_turn(self, elements: int, is_broker: bool = False) -> None:
+        await self.has_room.wait()
+
+
+def test_the_controller_goes_on_while_a_large_request_waits_for_its_slices() -> None:
+    async def story(cluster: Cluster) -> None:
+        for id in (1, 2):
+            await cluster.start_broker(id)
+        shell = await cluster.start_shell(1)
+        await eventually(lambda: shell.is_active)
+        lane = _FullLane()
+        admin = TopicAdmin(shell, cluster.random, lambda: Defaults(1, 1), lambda configs: None, lane)
+        topics = [NewTopic(f"t-{number}", 1, 1) for number in range(70)]
+        waiting = [
+            asyncio.ensure_future(admin.create_topics(topics, validate_only=True)),
+            asyncio.ensure_future(admin.create_partitions([MorePartitions(topic.name, 2) for topic in topics])),
+            asyncio.ensure_future(admin.delete_topics([Deletion(topic.name) for topic in topics] * 10)),
+        ]
+        for _ in range(3):
+            await asyncio.wait_for(shell.ask(ElectionRulesChanged({})), 5)
+        assert not any(one.done() for one in waiting)
+        lane.has_room.set()
+        created, grown, deleted = await asyncio.gather(*waiting)
+        assert [result.name for result in created] == [topic.name for topic in topics]
+        assert {result.code for result in created} == {ErrorCode.NONE}
+        assert {result.code for result in (*grown, *deleted)} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert (len(grown), len(deleted)) == (70, 700)
 
     play(story)
 
@@ -141,7 +184,7 @@ def test_what_cannot_be_done_is_told_per_topic_and_a_rehearsal_writes_nothing() 
         assert result.code is ErrorCode.NONE
         (result,) = await admin.create_partitions([MorePartitions("t", 1)])
         assert result.code is ErrorCode.INVALID_PARTITIONS
-        assert [r.code for r in await admin.delete_topics(["nope", "t"])] == [
+        assert [r.code for r in await admin.delete_topics([Deletion("nope"), Deletion("t")])] == [
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.NONE,
         ]

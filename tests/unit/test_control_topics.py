@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,7 @@ class Client:
             metadata=cluster.brokers[1].metadata,
             controller=shell,
             lane=SlowLane(),
+            waiting=lambda call, give_up: nullcontext(),
             topic_admin=cluster.admin(shell),
         )
 

@@ -39,10 +39,11 @@ from tidelog.controller.events import (
     UncleanElection,
     UpdateState,
 )
-from tidelog.controller.image import Assignment, ElectionRules, PartitionState, Snapshot, TopicFacts
+from tidelog.controller.image import NO_LEADER, Assignment, ElectionRules, PartitionState, Snapshot, TopicFacts
 from tidelog.controller.log_ends import LogEnd
 from tidelog.controller.requests import FULL, INCREMENTAL
 from tidelog.errors import ErrorCode
+from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionError,
@@ -226,12 +227,40 @@ def test_edge_31_a_replica_that_need_not_be_waited_for_and_does_not_tell_its_log
     assert tell_log_end(made, 1, 200, LogEnd(0, 7)) == Outcome()
     assert kinds(tell_log_end(made, 2, 201, None), 2) == ["ListOffsets"]
     asked_in = {T0: made.image.topics["t"].states[0].leader_epoch}
-    assert made.handle(LogEndsUntold(2, 201, {T0: asked_in[T0] - 1})) == Outcome(), "it was asked anew since"
+    late = made.handle(LogEndsUntold(2, 201, {T0: asked_in[T0] - 1}))
+    assert (kinds(late, 2), late.writes) == (["ListOffsets"], []), "the epoch has grown since: it gets as long again"
     assert made.handle(LogEndsUntold(2, 12, asked_in)) == Outcome(), "of an earlier life"
     outcome = made.handle(LogEndsUntold(2, 201, asked_in))
     assert outcome.unclean == [UncleanElection(T0, 1, isr, {1: LogEnd(0, 7)})]
     assert made.image.topics["t"].states[0].leader == 1
     assert made.handle(LogEndsUntold(2, 201, asked_in)) == Outcome()
+
+
+def test_edge_31_a_silent_replica_is_passed_by_though_the_leader_epoch_has_grown_meanwhile() -> None:
+    """A reassignment makes it grow while there is no leader."""
+    made, _ = controller(1, 2, 3, topics={"t": topic((1, 2))}, states={T0: state(1, (1,))})
+    made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2, 201), 3: broker(3, 202)}))
+    before = made.image.topics["t"].states[0].leader_epoch
+    made.handle(ReassignmentAsked({T0: (1, 2, 3)}, True))
+    now = made.image.topics["t"].states[0].leader_epoch
+    assert now > before
+    tell_log_end(made, 1, 200, LogEnd(0, 7))
+    tell_log_end(made, 3, 202, LogEnd(-1, 0))
+    outcome = made.handle(LogEndsUntold(2, 201, {T0: before}))
+    assert kinds(outcome, 2) == ["ListOffsets"]
+    assert made.image.topics["t"].states[0].leader == NO_LEADER
+    assert made.handle(LogEndsUntold(2, 201, {T0: now})).unclean != []
+    assert made.image.topics["t"].states[0].leader == 1
+
+
+def test_edge_31_many_log_ends_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with too many elements would be refused for ever, and all that waits behind it with it."""
+    monkeypatch.setattr("tidelog.controller.requests.MOST_NAMED", 2)
+    names = [TopicPartition("t", index) for index in range(5)]
+    made, _ = controller(1, 2, topics={"t": topic(*[(1, 2)] * 5)}, states={name: state(1, (1, 2)) for name in names})
+    outcome = made.handle(BrokersChanged({1: broker(1, 200), 2: broker(2, 201)}))
+    asked = [request for request in outcome.requests[1] if isinstance(request, ListOffsetsRequest)]
+    assert [[one.partition_index for one in request.topics[0].partitions] for request in asked] == [[0, 1], [2, 3], [4]]
 
 
 def test_edge_31_a_member_that_does_not_tell_its_log_end_is_waited_for() -> None:

@@ -166,6 +166,24 @@ def test_edge_32_a_member_that_stays_with_an_unknown_epoch_is_the_one_that_the_i
     assert code(rules.handle(request(members(1, 3, epochs={3: -1})))) is ErrorCode.NONE
 
 
+def test_a_member_that_registered_anew_intact_and_has_not_fetched_since_does_not_keep_another_out() -> None:
+    it = made()
+    old = it.image.brokers[2].epoch
+    intact = broker(2, epoch=160, intact_since=5, last_epoch=2**60)
+    it.handle(BrokersChanged({1: broker(1), 2: intact, 3: broker(3)}))
+    state = it.image.state(T0)
+    assert state is not None
+    assert state.isr == (1, 2)
+    asked = request(members(1, 2, 3, epochs={2: old}), leader_epoch=state.leader_epoch, partition_epoch=state.version)
+    assert code(it.handle(asked)) is ErrorCode.NONE
+    lost = made()
+    lost.handle(BrokersChanged({1: broker(1), 2: broker(2, epoch=160), 3: broker(3)}))
+    state = lost.image.state(T0)
+    assert state is not None
+    asked = request(members(1, 2, 3, epochs={2: old}), leader_epoch=state.leader_epoch, partition_epoch=state.version)
+    assert code(lost.handle(asked)) is ErrorCode.INELIGIBLE_REPLICA
+
+
 def test_a_request_that_comes_twice_is_answered_twice_and_written_once() -> None:
     rules = made()
     first = rules.handle(request(members(1, 2, 3)))

@@ -36,7 +36,7 @@ def delete_offsets(c: Coordinator, *partitions: tuple[str, int], group_id: str =
         ],
     )
     ticket = f"delete {len(c.answers)}"
-    c.carry_out(c.groups.delete_offsets(request, c.now_ms, ticket))
+    c.delete_offsets(request, ticket)
     answer = c.answers[ticket]
     assert isinstance(answer, OffsetDeleteResponse)
     return answer
@@ -245,7 +245,7 @@ def test_a_large_commit_is_allowed_or_not_when_it_is_written() -> None:
 def test_what_a_large_commit_is_about_to_store_is_deleted_with_its_topic_and_its_group() -> None:
     c = Coordinator(hold=True)
     c.commit(WIDE, large=True)
-    c.carry_out(c.groups.topics_deleted(["orders"], c.now_ms))
+    c.delete_topics("orders")
     c.delete_group()
     for entry in c.waiting_writes():
         c.settle(ErrorCode.NONE, entry)
@@ -260,7 +260,7 @@ def test_what_a_large_commit_is_about_to_store_does_not_expire() -> None:
     c.now_ms += c.config.offsets_retention_ms
     c.hold = True
     c.commit(_again(8), large=True)
-    c.carry_out(c.groups.expire_offsets(c.now_ms))
+    c.expire_offsets()
     c.settle()
     assert c.waiting_writes() == []
     assert c.offsets() == _again(8)
@@ -438,7 +438,7 @@ def test_deleting_is_answered_when_it_is_stored() -> None:
     c.hold = True
     topic = OffsetDeleteRequestTopic(name="orders", partitions=[OffsetDeleteRequestPartition(partition_index=0)])
     request = OffsetDeleteRequest(group_id=GROUP, topics=[topic])
-    c.carry_out(c.groups.delete_offsets(request, c.now_ms, "t"))
+    c.delete_offsets(request, "t")
     assert "t" not in c.answers
     c.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert c.answers["t"].error_code == ErrorCode.NOT_COORDINATOR

@@ -6,7 +6,7 @@ import pytest
 
 from tests.groupkit import GROUP, SESSION_MS, Coordinator, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig
+from tidelog.groups import GroupConfig, Write
 from tidelog.groups.records import read_record
 
 ORDERS = ("orders", 0)
@@ -17,7 +17,7 @@ def clean(c: Coordinator, after_ms: int = 0) -> list[tuple[str, str | None]]:
     """The tombstones that are written: group and topic, or group alone."""
     written = len(c.log)
     c.now_ms += after_ms
-    c.carry_out(c.groups.expire_offsets(c.now_ms))
+    c.expire_offsets()
     tombstones: list[tuple[str, str | None]] = []
     for entry in c.log[written:]:
         for key, value in entry.write.records:
@@ -143,7 +143,7 @@ def test_offsets_of_deleted_topics_go() -> None:
     c = Coordinator()
     c.commit({ORDERS: 7, ("orders", 1): 8, ("refunds", 0): 9})
     c.commit({ORDERS: 1}, group_id="another")
-    c.carry_out(c.groups.topics_deleted({"orders"}, c.now_ms))
+    c.delete_topics("orders")
     assert c.offsets() == {("refunds", 0): 9}
     assert c.offsets("another") == {}
     c.fail_over()
@@ -234,3 +234,73 @@ def test_a_group_that_lived_again_while_it_was_deleted_stays() -> None:
     assert listed.protocol_type == "consumer"
     c.fail_over()
     assert c.groups.list_groups() == [listed]
+
+
+# Some at a time
+
+
+def test_very_many_groups_end_some_at_a_time() -> None:
+    c = Coordinator()
+    for number in range(300):
+        c.commit({ORDERS: 7}, group_id=f"group-{number}")
+    c.now_ms += RETENTION_MS
+    c.groups.begin_expiry()
+    written = []
+    while c.groups.has_expiry:
+        effects, looked_at = c.groups.expire_offsets(40, c.now_ms)
+        assert looked_at <= 50
+        written.append(sum(len(effect.records) for effect in effects if isinstance(effect, Write)))
+        c.carry_out(effects)
+    assert max(written) <= 50
+    assert sum(written) == 600, "an offset and a group each"
+    assert c.groups.list_groups() == []
+
+
+def test_a_group_with_very_many_offsets_expires_some_at_a_time() -> None:
+    c = Coordinator()
+    c.commit({("orders", partition): 7 for partition in range(1_700)} | {("refunds", 0): 7}, large=True)
+    c.hold = True
+    c.now_ms += RETENTION_MS
+    c.expire_offsets()
+    entries = c.waiting_writes()
+    assert [len(entry.write.records) for entry in entries] == [500, 500, 500, 201]
+    for _ in entries:
+        c.settle()
+    assert c.offsets() == {}
+    assert clean(c) == [(GROUP, None)], "the next check ends the group: its last offsets were on their way"
+    c.settle()
+    assert c.state() == "Dead"
+
+
+def test_what_is_committed_while_a_check_goes_on_is_kept() -> None:
+    c = Coordinator()
+    c.commit({("orders", partition): 7 for partition in range(600)})
+    c.now_ms += RETENTION_MS
+    c.groups.begin_expiry()
+    c.carry_out(c.groups.expire_offsets(30, c.now_ms)[0])
+    assert len(c.offsets()) == 600, "nothing is written yet"
+    c.commit({ORDERS: 8})
+    c.expire_offsets()
+    assert c.offsets() == {ORDERS: 8}
+
+
+def test_a_check_ends_when_the_groups_are_unloaded() -> None:
+    c = Coordinator()
+    c.commit({ORDERS: 7})
+    c.now_ms += RETENTION_MS
+    c.groups.begin_expiry()
+    assert c.groups.has_expiry
+    c.groups.unload(c.now_ms)
+    assert not c.groups.has_expiry
+
+
+def test_a_group_that_gets_members_while_a_check_goes_on_keeps_what_they_may_read() -> None:
+    c = Coordinator()
+    c.commit({("orders", partition): 7 for partition in range(600)})
+    c.now_ms += RETENTION_MS
+    c.groups.begin_expiry()
+    c.carry_out(c.groups.expire_offsets(1, c.now_ms)[0])
+    c.stable()
+    while c.groups.has_expiry:
+        c.carry_out(c.groups.expire_offsets(1, c.now_ms)[0])
+    assert len(c.offsets()) == 600

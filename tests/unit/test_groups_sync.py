@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from tests.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, subscription
+from tests.groupkit import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, subscription
 from tidelog.errors import ErrorCode
 
 
@@ -68,6 +70,20 @@ def test_an_assignment_that_cannot_be_stored_is_not_given_out(append_error: Erro
     if append_error == ErrorCode.REQUEST_TIMED_OUT:
         c.settle()
         assert c.state() == "PreparingRebalance"
+
+
+def test_a_group_that_is_much_too_large_for_the_log_is_not_even_encoded() -> None:
+    """As if the log had refused it: 100 bytes of a leader would have a record of 100 MB made."""
+    c = Coordinator()
+    protocols = {"range": b"m" * 1_048_000}
+    joins = [c.join(version=3, protocols=protocols) for _ in range(17)]
+    c.pass_ms(6_000)
+    leader, follower = (c.joined(ticket).member_id for ticket in joins[:2])
+    waits = c.sync(follower, 1, version=3)
+    asked = c.sync(leader, 1, {follower: b"share"}, version=3)
+    assert c.log == []
+    assert c.error(asked) == c.error(waits) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert c.state() == "PreparingRebalance"
 
 
 def test_a_leader_that_asks_again_is_stored_once() -> None:
@@ -167,6 +183,25 @@ def test_who_does_not_sync_in_time_is_out() -> None:
     assert c.state() == "PreparingRebalance"
     assert c.heartbeat(follower, 2) == ErrorCode.UNKNOWN_MEMBER_ID
     assert c.heartbeat(leader, 2) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_thousands_who_do_not_sync_in_time_are_out_some_at_a_time() -> None:
+    c = Coordinator()
+    options = {"session_ms": 1_800_000, "version": 3}
+    joins = [c.join(**options) for _ in range(1_300)]  # type: ignore[arg-type]
+    c.pass_ms(6_000)
+    ids = [c.joined(ticket).member_id for ticket in joins]
+    waits = c.sync(ids[1_299], 1, version=3)
+    c.now_ms += REBALANCE_MS
+    counts = [1_300]
+    while (due_ms := c.groups.deadline_ms()) is not None and due_ms <= c.now_ms:
+        c.carry_out(c.groups.expire(c.now_ms))
+        counts.append(len(c.groups.describe(GROUP, 5).members))
+        assert c.error(waits) == ErrorCode.REBALANCE_IN_PROGRESS
+        assert c.state() == "PreparingRebalance"
+        assert c.heartbeat(ids[1_298], 1) in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert max(before - after for before, after in pairwise(counts)) <= 501
+    assert counts[-1] == 2, "one that synced, and one that was heard of in time"
 
 
 def test_a_leader_that_does_not_sync_in_time_is_out() -> None:

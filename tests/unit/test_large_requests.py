@@ -105,3 +105,24 @@ async def test_those_who_are_cancelled_leave_no_place_behind():
         assert cancelled.cancelled()
         (await entered(room, 10)).leave()
         assert room._held == 0
+
+
+@simulated
+async def test_a_request_that_only_waits_makes_room_and_too_many_of_them_are_given_up():
+    room = made(10)
+    given_up: list[int] = []
+    places = []
+    for number in range(3):
+        place = await asyncio.wait_for(entered(room, 4), 1)
+        place.rest(lambda number=number: given_up.append(number))
+        places.append(place)
+    assert (room._held, given_up) == (0, [0]), "the first has waited for the longest time"
+    places[1].rest(lambda: given_up.append(1))  # it waits for something else now
+    for place in places:
+        assert place.leave()
+    assert (room._held, room._resting, room._resting_elements) == (0, {}, 0)
+    large = await entered(room, 25)
+    large.rest(lambda: given_up.append(25))
+    assert given_up == [0], "one that is alone may be larger"
+    large.leave()
+    assert room._resting_elements == 0

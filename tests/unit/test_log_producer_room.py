@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tidelog.log.producer_silence import SILENT_MS
 from tidelog.log.producers import AppendOrigin, Producers
 from tidelog.metrics import Metrics
 from tidelog.records.header import BatchHeader, headers
+from tidelog.types import TopicPartition
 
 MOST = 40
 MOST_OF_A_FOLLOWER = 42
@@ -25,24 +27,60 @@ def header(producer_id: int, sequence: int = 0, **facts: object) -> BatchHeader:
     return next(iter(headers(data)))[1]
 
 
-class Leader:
-    """A log end, its producers, and the room of a broker that has this partition alone; perhaps a follower."""
+class Logs:
+    """The partitions of one broker: all that are in `leaders`, of which it follows those in `followed`."""
 
-    def __init__(self, per_partition: int = MOST, per_broker: int = 1_000, follower: Producers | None = None) -> None:
-        self.clock, self.metrics = FixedClock(), Metrics()
+    def __init__(self) -> None:
+        self.leaders: dict[TopicPartition, Leader] = {}
+        self.followed: set[TopicPartition] = set()
+        self.asked: list[TopicPartition] = []
+
+    @property
+    def producer_count(self) -> int:
+        return sum(len(leader.producers) for leader in self.leaders.values())
+
+    def led_producer_counts(self) -> dict[TopicPartition, int]:
+        led = {name: leader for name, leader in self.leaders.items() if name not in self.followed}
+        return {name: len(leader.producers) for name, leader in led.items() if len(leader.producers)}
+
+    def led_log(self, name: TopicPartition) -> Any:
+        self.asked.append(name)
+        return None if name in self.followed else self.leaders[name]
+
+
+class Leader:
+    """A log end, its producers, and the room of a broker that has this partition alone, or those `beside` it too;
+    perhaps a follower."""
+
+    def __init__(
+        self,
+        per_partition: int = MOST,
+        per_broker: int = 1_000,
+        follower: Producers | None = None,
+        beside: Leader | None = None,
+    ) -> None:
         self.producers = Producers(max_ids=MOST)
         self.follower = follower
         self.end = 0
-        self.high_watermark: int | None = None
+        self.committed: int | None = None
         """None: all is committed."""
-        self.room = ProducerRoom(per_partition, per_broker, lambda: len(self.producers), self.clock, self.metrics)
+        if beside is None:
+            self.clock, self.metrics, self.logs = FixedClock(), Metrics(), Logs()
+            self.room = ProducerRoom(per_partition, per_broker, self.logs, self.clock, self.metrics)
+        else:
+            self.clock, self.metrics, self.logs, self.room = beside.clock, beside.metrics, beside.logs, beside.room
+        self.name = TopicPartition("t", len(self.logs.leaders))
+        self.logs.leaders[self.name] = self
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end if self.committed is None else self.committed
 
     def write(self, producer_id: int, sequence: int = 0) -> bool:
         """False if it is a duplicate."""
         new, now_ms = header(producer_id, sequence), self.clock.now_ms
-        high_watermark = self.end if self.high_watermark is None else self.high_watermark
         if self.producers.check(
-            new, now_ms, AppendOrigin.CLIENT, lambda: self.room.admit(self.producers, high_watermark)
+            new, now_ms, AppendOrigin.CLIENT, lambda: self.room.admit(self.producers, self.high_watermark)
         ):
             return False
         self.producers.append(new, self.end, now_ms)
@@ -137,10 +175,10 @@ def test_a_gap_and_an_old_epoch_are_signs_of_life() -> None:
 
 def test_a_producer_whose_batch_is_not_committed_stays() -> None:
     leader = full_leader()
-    leader.high_watermark = 0
+    leader.committed = 0
     leader.clock.now_ms += 2 * SILENT_MS
     assert not leader.is_taken(100)
-    leader.high_watermark = 1
+    leader.committed = 1
     assert leader.is_taken(100)
     assert 0 not in leader.producers.states
 
@@ -232,6 +270,158 @@ def test_a_leader_that_was_a_follower_comes_back_to_its_bound() -> None:
     leader.clock.now_ms += SILENT_MS
     counts = [len(leader.producers) for producer_id in range(100, 104) if leader.is_taken(producer_id)]
     assert counts == [MOST + 1, MOST, MOST, MOST]
+
+
+# The bound of a broker
+
+
+def broker_with(*counts: int) -> list[Leader]:
+    """Its partitions, with so many producers each, numbered from 0 on: that is as many as the broker remembers."""
+    first = Leader(per_partition=10**6, per_broker=sum(counts))
+    leaders = [first, *(Leader(beside=first) for _ in counts[1:])]
+    next_id = 0
+    for leader, count in zip(leaders, counts, strict=True):
+        for producer_id in range(next_id, next_id + count):
+            leader.write(producer_id)
+        next_id += count
+    return leaders
+
+
+def test_a_partition_without_silent_producers_takes_a_new_one_in_place_of_anothers() -> None:
+    """Otherwise whoever leaves so many ids in some partitions closes all others to new producers for a day."""
+    small, large, new = broker_with(10, 20, 0)
+    new.clock.now_ms += SILENT_MS - 1
+    assert not new.is_taken(100), "none is silent yet"
+    large.write(10, 1)
+    new.clock.now_ms += 1_000
+    assert [new.is_taken(producer_id) for producer_id in range(100, 105)] == [True] * 5
+    assert sorted(new.producers.states) == list(range(100, 105))
+    assert sorted(large.producers.states) == [10, *range(16, 30)], "the largest gave its longest silent ones"
+    assert len(small.producers) == 10
+    assert new.logs.producer_count == 30
+    assert new.counted("tidelog_evicted_producer_ids_total") == 5
+
+
+def test_none_at_work_makes_room_in_another_partition() -> None:
+    large, small, new = broker_with(20, 10, 0)
+    new.clock.now_ms += SILENT_MS
+    for producer_id in range(20):
+        large.write(producer_id, 1)
+    small.committed = 20
+    for producer_id in range(25, 30):
+        small.producers.heard(producer_id, new.clock.now_ms)
+    taken = [producer_id for producer_id in range(100, 120) if new.is_taken(producer_id)]
+    assert taken == list(range(100, 105))
+    assert sorted(large.producers.states) == list(range(20))
+    assert sorted(small.producers.states) == list(range(25, 30))
+
+
+def test_a_producer_of_another_partition_whose_batch_is_not_committed_stays() -> None:
+    old, new = broker_with(5, 0)
+    old.committed = 0
+    new.clock.now_ms += SILENT_MS
+    assert not new.is_taken(100)
+    old.committed = 1
+    new.clock.now_ms += 1_000
+    assert [new.is_taken(100), new.is_taken(101)] == [True, False]
+    assert sorted(old.producers.states) == [1, 2, 3, 4]
+
+
+def test_what_a_follower_remembers_makes_no_room_here() -> None:
+    """Its leader may know them all, and this broker may be the next leader."""
+    followed, led, new = broker_with(20, 2, 0)
+    new.logs.followed.add(followed.name)
+    new.clock.now_ms += SILENT_MS
+    assert [new.is_taken(producer_id) for producer_id in range(100, 103)] == [True, True, False]
+    assert len(followed.producers) == 20
+    assert not led.producers
+
+
+def test_a_partition_that_is_led_no_more_makes_no_room() -> None:
+    first, second, new = broker_with(20, 10, 0)
+    new.clock.now_ms += SILENT_MS
+    assert new.is_taken(100)
+    new.logs.followed.add(first.name)
+    assert new.is_taken(101)
+    assert (len(first.producers), len(second.producers)) == (19, 9)
+
+
+def test_a_full_partition_is_not_helped_by_others() -> None:
+    first = Leader()
+    full = Leader(beside=first)
+    first.write(10_000)
+    first.clock.now_ms += SILENT_MS
+    for producer_id in range(MOST):
+        full.write(producer_id)
+    assert not full.is_taken(100)
+    assert len(first.producers) == 1
+
+
+def test_a_flood_does_not_look_at_all_partitions_for_each_id() -> None:
+    *_, new = broker_with(*[2] * 1_000, 0)
+    asked = new.logs.asked
+    assert not new.is_taken(10_000)
+    assert 0 < len(asked) <= 200
+    for producer_id in range(10_001, 10_100):
+        assert not new.is_taken(producer_id)
+    assert len(asked) == len(set(asked)) == 1_000, "each was asked once"
+    new.clock.now_ms += 1_000
+    assert not new.is_taken(10_100)
+    assert len(asked) <= 1_200
+
+
+def test_silent_producers_of_the_smallest_partition_are_found_though_few_are_looked_at_for_one_id() -> None:
+    """New ids come seldom: each goes on where the last one ended."""
+    *large, small, new = broker_with(*[3] * 1_000, 2, 0)
+    new.clock.now_ms += SILENT_MS
+    for leader in large:
+        for producer_id in leader.producers.states:
+            leader.producers.heard(producer_id, new.clock.now_ms)
+    tries = 0
+    while not new.is_taken(10_000):
+        tries += 1
+        new.clock.now_ms += 2_000
+        assert tries < 10
+    assert len(small.producers) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_followers_know_what_their_leaders_know_when_one_makes_room_for_another(seed: int) -> None:
+    random = Random(seed)
+    first = Leader(per_broker=MOST, follower=Producers(max_ids=MOST))
+    leaders = [first, *(Leader(follower=Producers(max_ids=MOST), beside=first) for _ in range(3))]
+    next_id = 0
+    for _ in range(2_000):
+        first.clock.now_ms += random.randrange(SILENT_MS // 10)
+        leader = random.choice(leaders)
+        if random.random() < 0.5 or not leader.producers.states:
+            next_id += leader.is_taken(next_id)
+        else:
+            producer_id = random.choice(sorted(leader.producers.states))
+            leader.write(producer_id, leader.producers.states[producer_id].next_sequence)
+        for leader in leaders:
+            assert leader.follower is not None
+            assert set(leader.producers.states) <= set(leader.follower.states)
+        assert first.logs.producer_count <= MOST
+    assert next_id > 10 * MOST
+
+
+def test_a_new_topic_takes_new_producers_where_others_hold_all_ids_of_the_broker() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("old")
+        await kit.create_topic("new")
+
+        async def produce(topic: str, producer_id: int) -> int:
+            data = batch([b"v"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+            return int((await kit.produce(data, topic)).error_code)
+
+        assert [await produce("old", number) for number in range(5)] == [0] * 5
+        assert await produce("new", 5) == ErrorCode.NOT_ENOUGH_REPLICAS
+        await asyncio.sleep(SILENT_MS / 1000)  # simulated
+        assert await produce("new", 5) == 0
+        assert sorted(kit.partition("old").log.producers.states) == [1, 2, 3, 4]
+
+    run(story, tidelog_broker_producer_ids_max="5")
 
 
 def test_a_client_is_refused_and_taken_later() -> None:

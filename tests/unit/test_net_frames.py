@@ -219,6 +219,6 @@ async def test_no_memory_for_a_body_ends_that_connection_alone(monkeypatch: pyte
     monkeypatch.setattr(connection, "blank", scarce)
     async with scene() as made:
         other, client = await made.connect(), await made.connect()
-        client.write(struct.pack(">i", 2_000_000) + b"x" * 10)
+        client.write(struct.pack(">i", 2_000_000) + b"x" * 100)
         assert await client.ended() == b""
         assert await other.ask(request(1)) == request(1)

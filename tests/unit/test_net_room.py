@@ -13,6 +13,7 @@ from netkit import (
     CONTROL,
     Client,
     LoopClock,
+    Parking,
     Scene,
     every_loop,
     framed,
@@ -24,28 +25,14 @@ from netkit import (
     until,
 )
 from tidelog.net.channel import Call
-from tidelog.net.room import STEP_BYTES
 from tidelog.net.server import InterBroker, ServerLimits
+from tidelog.net.share import STEP_BYTES
 
 BOUND = 4 * STEP_BYTES
 BIG = 3 * STEP_BYTES
 USED = "kafka_network_socket_server_memory_pool_used"
 WAITING = "kafka_network_socket_server_memory_pool_waiting_connections"
 BOUNDED = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
-
-
-class Parking:
-    """Takes requests and answers them when the test says so."""
-
-    def __init__(self) -> None:
-        self.calls: dict[int, Call] = {}
-
-    def __call__(self, call: Call) -> None:
-        assert call.frame is not None
-        self.calls[number_of(call.frame)] = call
-
-    def answer(self, number: int) -> None:
-        self.calls.pop(number).answer([framed(request(number))])
 
 
 def begun(number: int, size: int, sent: int) -> bytes:
@@ -152,16 +139,19 @@ async def test_what_does_not_fit_is_not_read_until_room_comes_back_and_all_get_t
 
 
 @every_loop
-async def test_small_requests_wait_too_while_the_room_is_full():
+async def test_small_requests_wait_too_while_the_room_is_full_and_small_ones_hold_an_eighth_of_it():
     parking = Parking()
     async with scene(parking, limits=BOUNDED) as made:
-        large, small = await made.connect(), await made.connect()
+        large, many, small = [await made.connect() for _ in range(3)]
         large.send(request(0, size=BOUND))
         await until(lambda: 0 in parking.calls)
+        count = BOUND // 8 // 10_000
+        many.send(*(request(100 + number, size=10_000) for number in range(count + 1)))
+        await until(lambda: len(parking.calls) == count + 2)
         small.send(request(1))
         await until(lambda: 1 in parking.calls)
         small.send(request(2))
-        assert await quiet(lambda: len(parking.calls)) == 2
+        assert await quiet(lambda: len(parking.calls)) == count + 3
         assert made.metric(WAITING) == 2
         parking.answer(0)
         await until(lambda: 2 in parking.calls)
@@ -204,7 +194,7 @@ async def test_requests_that_announce_much_and_do_not_come_give_back_what_they_d
             client.write(framed(request(number, size=BIG))[17_000:])
             assert len(await client.reader.readexactly(4 + BIG)) == 4 + BIG
         assert made.metric("kafka_network_socket_server_slow_connections_closed_total") == 0
-        assert made.metric(USED) == made.server.room.unfinished == 0
+        assert made.metric(USED) == made.server.room.clients.unfinished == 0
 
 
 @simulated
@@ -276,12 +266,19 @@ async def test_requests_that_wait_for_each_others_room_make_room_if_none_may_exc
         await until(lambda: 1 in parking.calls)
         for number, other in enumerate(half):
             other.write(begun(10 + number, BIG, STEP_BYTES + 100_000))
-        await until(lambda: len(made.server.room._clients.waiting) == 3)
+        await until(lambda: len(made.server.room.clients.waiting) == 3)
+        short = await made.connect()
         client.send(request(2, size=STEP_BYTES))
         began = asyncio.get_running_loop().time()
-        await until(lambda: 2 in parking.calls)
-        assert 3 < asyncio.get_running_loop().time() - began < 6
-        assert made.server.connection_count > 2, "not more are closed than need be"
+        while 2 not in parking.calls:  # short requests come on meanwhile; that does not show that others do
+            short.send(request(3, size=50_000))
+            await until(lambda: 3 in parking.calls)
+            parking.answer(3)
+            await short.receive()
+            await asyncio.sleep(0.1)
+            assert asyncio.get_running_loop().time() - began < 6
+        assert asyncio.get_running_loop().time() - began > 3
+        assert made.server.connection_count > 3, "not more are closed than need be"
 
 
 @simulated
@@ -319,9 +316,9 @@ async def test_a_broker_that_waits_for_room_is_served_before_clients_that_came_e
         more.send(request(1, size=STEP_BYTES - 30_000, key=CONTROL))
         await until(lambda: 1 in parking.calls)
         client.send(request(2, size=BIG))
-        await until(lambda: len(made.server.room._clients.waiting) == 1)
+        await until(lambda: len(made.server.room.clients.waiting) == 1)
         broker.send(request(3, size=500_000, key=CONTROL))
-        await until(lambda: len(made.server.room._brokers.waiting) == 1)
+        await until(lambda: len(made.server.room.brokers.waiting) == 1)
         other.send(request(4, size=20_000, key=CONTROL))
         await until(lambda: 4 in parking.calls)
         parking.answer(1)
@@ -344,7 +341,7 @@ async def test_a_request_that_holds_room_has_a_deadline_though_its_client_takes_
         greedy = await made.connect()
         greedy.send(*(request(number) for number in range(20)))
         greedy.write(begun(50, BIG, 20_000))
-        await until(lambda: len(made.server.room._clients.waiting) == 1 and bool(made.calls))
+        await until(lambda: len(made.server.room.clients.waiting) == 1 and bool(made.calls))
         (theirs,) = {call.connection for call in made.calls}
         for filler in fillers:
             filler.close()
@@ -377,8 +374,8 @@ async def test_room_comes_back_from_a_connection_that_is_closed():
     parking = Parking()
     async with scene(parking, limits=BOUNDED) as made:
         first, half, waiting = [await made.connect() for _ in range(3)]
-        first.send(request(0, size=2 * STEP_BYTES))
-        await until(lambda: 0 in parking.calls)
+        first.send(request(0, size=STEP_BYTES), request(3, size=STEP_BYTES))
+        await until(lambda: len(parking.calls) == 2)
         half.write(begun(1, BIG, STEP_BYTES + 100))
         assert await settled(made) == BOUND
         waiting.send(request(2, size=BIG))

@@ -14,6 +14,7 @@ import pytest
 from netkit import (
     FakeRegion,
     LoopClock,
+    Parking,
     Scene,
     announced,
     every_loop,
@@ -31,12 +32,18 @@ from tidelog.metrics import Metrics
 from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import Call
 from tidelog.net.server import ServerLimits
+from tidelog.net.share import STEP_BYTES
 
 IDLE = ServerLimits(connections_max_idle_ms=600_000)
 
 
 def closings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith("closing")]
+
+
+def fail(*_: object) -> None:
+    """For what must not fail and does."""
+    raise ArithmeticError
 
 
 async def refused(made: Scene) -> None:
@@ -358,3 +365,70 @@ async def test_a_reason_is_one_line_whatever_a_client_called_things(caplog: pyte
         assert "no topic a INFO all is well" in line
         assert line.isprintable()
         assert len(line) < 1000
+
+
+@every_loop
+async def test_room_that_comes_back_is_dealt_out_without_recursion():
+    """Each of very many connections is not read from, and has a size behind its request for which it is closed when it
+    is: so each of them gives room back in the moment in which it gets some."""
+    bound, count = 4 * STEP_BYTES, 300
+    parking = Parking()
+    async with scene(parking, limits=ServerLimits(queued_max_request_bytes=bound)) as made:
+        holder, other = await made.connect(), await made.connect()
+        holder.send(request(0, size=bound), *(request(1 + number, size=10_000) for number in range(60)))
+        await until(lambda: made.server.room.clients.is_full)
+        bad = [await made.connect() for _ in range(count)]
+        for number, client in enumerate(bad):
+            client.write(framed(request(1000 + number)) + struct.pack(">i", -5))
+        await until(lambda: len(made.server.room.clients.paused) == count + 1)
+        parking.answer(0)
+        for client in bad:
+            await client.ended()
+        await until(lambda: made.server.connection_count == 2)
+        other.send(request(500))
+        await until(lambda: 500 in parking.calls)
+        await until(lambda: made.server.room.held == 60 * 10_000 + 16)
+
+
+@simulated
+async def test_connections_are_looked_at_again_though_a_look_failed(monkeypatch: pytest.MonkeyPatch):
+    async with scene(limits=IDLE, clock=LoopClock()) as made:
+        client = await made.connect()
+        await client.ask(request(1))
+        failures: list[object] = []
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as patched:
+            loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+            patched.setattr(made.server.room, "in_the_way", fail)
+            await asyncio.sleep(5)
+        assert len(failures) >= 4
+        assert all(isinstance(failure, ArithmeticError) for failure in failures)
+        await asyncio.sleep(605)
+        assert made.server.connection_count == 0
+
+
+@every_loop
+async def test_a_connection_is_cut_off_though_something_fails_when_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """What is to be told of its end hears of it, and it is not counted any more."""
+    parking, told = Parking(), []
+    async with scene(parking) as made:
+        client, other = await made.connect(), await made.connect()
+        client.send(request(1), request(2))
+        await until(lambda: len(parking.calls) == 2)
+        parking.calls[1].when_gone = fail
+        parking.calls[2].when_gone = lambda: told.append(2)
+        parking.calls[1].connection.close("enough")
+        assert (await client.ended(), told) == (b"", [2])
+        assert "ArithmeticError" in caplog.text
+        other.send(request(3))
+        await until(lambda: 3 in parking.calls)
+        theirs = parking.calls[3].connection
+        with monkeypatch.context() as patched:
+            patched.setattr(made.server.room.clients, "forget", fail)
+            with pytest.raises(ArithmeticError):
+                theirs.close("enough")
+        assert await other.ended() == b""
+        await until(lambda: made.server.connection_count == 0)
+        assert made.metric("kafka_network_socket_server_memory_pool_used") == 0

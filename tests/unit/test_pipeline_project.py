@@ -99,6 +99,24 @@ def test_the_users_java_options_stay_beside_ours(tmp_path: Path) -> None:
     assert "-Darrow.enable_unsafe_memory_access=true" in settings["spark.driver.defaultJavaOptions"]
 
 
+def test_default_java_options_of_the_spec_and_of_spark_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    names = [f"spark.{where}.defaultJavaOptions" for where in ("driver", "executor")]
+    (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} -Dadmins.own=1\n" for name in names))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    project = read_project(create(tmp_path, "shop", "127.0.0.1:9999")[0])
+    settings = spark_settings(project, "secret")
+    assert all(settings[name].endswith(" -Dadmins.own=1") for name in names)
+    project.configuration.update(dict.fromkeys(names, "-Dusers.own=1"))
+    settings = spark_settings(project, "secret")
+    assert all(settings[name].endswith(" -Dusers.own=1") for name in names), "the spec goes before Spark's defaults"
+    assert "-Dlog4j2.configurationFile=" in settings[names[0]]
+    assert all("-Darrow.enable_unsafe_memory_access=true" in settings[name] for name in names)
+
+
 # Java and pyspark
 
 

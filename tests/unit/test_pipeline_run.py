@@ -171,7 +171,8 @@ def test_status_knows_whether_the_run_still_lives(
     monkeypatch.chdir(directory)
     result = CliRunner().invoke(main, ["pipeline", "status", "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.output) == {"pipeline": "shop", "state": state, "failure": None, "flows": []}
+    told = json.loads(result.output)
+    assert (told["pipeline"], told["state"], told["failure"]) == ("shop", state, None)
 
 
 def _killed_run(tmp_path: Path, bootstrap: str) -> Path:

@@ -29,8 +29,20 @@ from tidelog.wire.messages.group_offsets import (
 )
 from tidelog.wire.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from tidelog.wire.messages.metadata import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
-from tidelog.wire.messages.offsets import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from tidelog.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState, DescribeLogDirsRequest
+from tidelog.wire.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidelog.wire.messages.topics import (
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
 
 FEW = {"tidelog_request_max_elements": "1000"}
 ONE_OF_EACH = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": "2"}
@@ -79,13 +91,15 @@ def test_a_large_unknown_tagged_field_is_skipped() -> None:
 def test_too_many_elements_are_an_invalid_request_where_the_answer_has_an_error_for_all(count: int) -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic("t")
-        many = fetch_request({("none", index): 0 for index in range(count + 3)})
-        answer = await kit.call(many, FETCH_BY_NAME)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+        async def sizes(partitions: int) -> Any:
+            topic = DescribableLogDirTopic(topic="t", partitions=list(range(partitions)))
+            return await kit.call(DescribeLogDirsRequest(topics=[topic]), 3)
+
+        assert (await sizes(count + 3)).error_code == ErrorCode.INVALID_REQUEST
         assert "too_many_elements_total 1" in kit.broker.metrics.text()
-        allowed = await kit.call(fetch_request({("t", index): 0 for index in range(998)}), FETCH_BY_NAME)
-        assert allowed.error_code == 0
-        assert len(allowed.responses[0].partitions) == 998
+        allowed = await sizes(998)
+        assert (allowed.error_code, len(allowed.results[0].topics[0].partitions)) == (0, 1)
 
     run(story, **FEW)
 
@@ -192,6 +206,21 @@ def test_some_requests_have_a_limit_of_their_own() -> None:
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
     run(story)
+
+
+def test_requests_that_brokers_send_each_other_are_not_bound_by_the_limit_for_clients() -> None:
+    """A follower whose fetch is refused, or a controller that may not ask for log ends, would try the same for ever."""
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 2)
+        many = {(f"unknown-{number}", 0): 0 for number in range(10_000)}
+        answer = await kit.call(fetch_request(many | {("t", 0): 0}, max_wait_ms=0), FETCH_BY_NAME)
+        assert (answer.error_code, len(answer.responses)) == (0, 10_001)
+        wanted = [ListOffsetsPartition(partition_index=0, timestamp=-1)]
+        topics = [ListOffsetsTopic(name=topic, partitions=wanted) for topic, _ in many]
+        assert len((await kit.call(ListOffsetsRequest(topics=topics), 7)).topics) == 10_000
+
+    run(story, **FEW)
 
 
 # Each thing once
@@ -386,6 +415,7 @@ def test_a_large_request_whose_bytes_are_wrong_ends_its_connection() -> None:
     run(story)
 
 
+@pytest.mark.long
 def test_a_large_answer_is_whole_and_in_its_place() -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic("t", 6_000)

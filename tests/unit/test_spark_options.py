@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -227,17 +227,66 @@ def test_options_of_others_are_let_be() -> None:
 
 
 def test_settings_of_kafka_without_an_effect_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    client_names._tell_unused.cache_clear()
+    client_names.tell_unused.cache_clear()
     for _ in range(2):
-        assert _read(**{"kafka.Session.Timeout.ms": "5", "kafka.group.id": "g", "kafka.acks": "1"})
+        assert _read(**{"kafka.Session.Timeout.ms": "5", "kafka.group.id": "g", "kafka.fetch.max.bytes": "1"})
         assert write_options({**SERVERS, "kafka.linger.ms": "5", "kafka.max.block.ms": "5"})
     told = [record.getMessage() for record in caplog.records]
     assert [text.split("'")[1] for text in told] == ["kafka.session.timeout.ms", "kafka.group.id", "kafka.max.block.ms"]
 
 
+def _told(caplog: pytest.LogCaptureFixture) -> dict[str, str]:
+    """What was logged since: the options, and what they have no effect on."""
+    found = dict(record.getMessage().removeprefix("option ").split(" has no effect on ") for record in caplog.records)
+    caplog.clear()
+    client_names.tell_unused.cache_clear()
+    return {option.strip("'"): doing for option, doing in found.items()}
+
+
+def test_what_has_no_effect_on_this_side_is_told_and_not_looked_at(caplog: pytest.LogCaptureFixture) -> None:
+    client_names.tell_unused.cache_clear()
+    writing = {f"kafka.{name}": "nonsense" for name in client_names.WRITING.used - client_names.READING.used}
+    reading = {f"kafka.{name}": "nonsense" for name in client_names.READING.used - client_names.WRITING.used}
+    assert {"kafka.acks", "kafka.linger.ms"} <= set(writing)
+    assert {"kafka.isolation.level", "kafka.fetch.max.bytes"} <= set(reading)
+    for streaming in (True, False):
+        assert _read(streaming=streaming, topic="t", **writing)
+        assert _told(caplog) == dict.fromkeys([*writing, "topic"], "reading")
+    assert write_options({**SERVERS, "topic": "t", "StartingOffsets": "bogus", "group": "g", **reading})
+    assert _told(caplog) == dict.fromkeys([*reading, "startingOffsets", "group"], "writing")
+    for name in (*reading, "startingOffsets"):
+        with pytest.raises(OptionError, match=name):
+            _read(**{name: "nonsense"})
+    for name in writing:
+        with pytest.raises(OptionError, match=name):
+            write_options({**SERVERS, name: "nonsense"})
+
+
+def test_options_of_streams_have_no_effect_on_a_batch_and_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    client_names.tell_unused.cache_clear()
+    given = {"maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "1s", "group": "g"}
+    assert _read(streaming=True, **given)
+    assert _told(caplog) == {}
+    assert _read(**given, includeHeaders="true", minPartitions="3")
+    assert _told(caplog) == dict.fromkeys(given, "reading a batch")
+
+
+def test_deliveries_must_last_longer_than_batches_linger() -> None:
+    for given, named in (
+        ({"kafka.delivery.timeout.ms": "100"}, "kafka.delivery.timeout.ms"),
+        ({"kafka.linger.ms": "120000"}, "kafka.linger.ms"),
+        ({"kafka.linger.ms": "50", "kafka.delivery.timeout.ms": "50"}, "kafka.linger.ms"),
+    ):
+        with pytest.raises(OptionError) as refusal:
+            write_options({**SERVERS, **given})
+        assert refusal.value.option == named
+    assert write_options({**SERVERS, "kafka.delivery.timeout.ms": "101"}).producer.delivery_timeout_ms == 101
+    assert write_options({**SERVERS, "kafka.delivery.timeout.ms": "9", "kafka.linger.ms": "8"})
+
+
 def test_settings_with_a_name_of_the_users_own(caplog: pytest.LogCaptureFixture) -> None:
     """Those of config.providers are taken, and told of, as config.providers itself is."""
-    client_names._tell_unused.cache_clear()
+    client_names.tell_unused.cache_clear()
     given = {
         "kafka.config.providers": "file",
         "kafka.config.providers.file.class": "x",
@@ -253,19 +302,22 @@ def test_settings_with_a_name_of_the_users_own(caplog: pytest.LogCaptureFixture)
 
 def test_no_setting_that_is_read_is_called_unused() -> None:
     class Asked(dict[str, str]):
-        names: ClassVar[set[str]] = set()
+        def __init__(self, options: dict[str, str]) -> None:
+            super().__init__(options)
+            self.names = {"security.protocol"}
 
         def get(self, name: str, usual: Any = None) -> Any:
             self.names.add(name)
             return super().get(name, usual)
 
-    options = ClientOptions(SERVERS)
-    options._options = Asked(options._options)
-    for read in (lambda: options.addresses(None), lambda: options.client("c"), options.fetch, options.producer):
-        assert read()
-    assert len(Asked.names) > 10
-    assert Asked.names | {"security.protocol"} == client_names.USED
-    assert not client_names.USED & client_names.UNUSED
+    for side in (client_names.READING, client_names.WRITING):
+        options = ClientOptions(SERVERS, side)
+        asked = options._options = Asked(options._options)
+        own = options.fetch if side is client_names.READING else options.producer
+        for read in (lambda: options.addresses(None), lambda: options.client("c"), own):  # noqa: B023
+            assert read()
+        assert asked.names == side.used
+        assert not side.used & client_names.UNUSED
 
 
 def test_ends_may_be_asked_for_again_at_once() -> None:
@@ -314,7 +366,7 @@ def test_every_setting_of_kafkas_clients_is_known(tmp_path: Path, version: str) 
     command = [home.program("java"), "-cp", f"{home.libs(version)}/*", str(source)]
     names = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert len(names) > 100
-    assert names <= client_names.USED | client_names.UNUSED | set(NOT_SUPPORTED)
+    assert names <= client_names.READING.used | client_names.WRITING.used | client_names.UNUSED | set(NOT_SUPPORTED)
 
 
 def test_errors_cross_processes() -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-import tidelog.spark.connected as connected_module
+import tidelog.spark.met as met_module
 import tidelog.spark.stream as stream_module
 from tests.clientkit import P0, P1, values
 from tests.fake_broker import FakeBroker, FakeCluster
@@ -32,8 +32,8 @@ from tidelog.spark.stream import TidelogStreamReader
 class Brokers:
     """Fake brokers on real sockets, on a loop of their own: the source runs a loop on the test's thread."""
 
-    def __init__(self) -> None:
-        self.fake = FakeCluster()
+    def __init__(self, cluster_id: str = "fake") -> None:
+        self.fake = FakeCluster(cluster_id)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -68,7 +68,7 @@ class Brokers:
 
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
-    monkeypatch.setattr(connected_module, "_MET", {})
+    monkeypatch.setattr(met_module, "_MET", {})
     running = Brokers()
     running.fake.leaders = {P0: 1, P1: 1}
     try:
@@ -176,7 +176,7 @@ def test_a_checkpoint_without_topic_ids_gets_them_with_the_next_micro_batch(
     assert reader.latestOffset(plain, ALL) == plain, "no micro-batch is run for them alone"
     brokers.fill(2)
     end = _through_text(reader.latestOffset(plain, ALL))
-    assert position_of(end) == Position({P0: 12, P1: 0}, {"orders": brokers.fake.topic_id("orders")})
+    assert position_of(end) == Position({P0: 12, P1: 0}, {"orders": brokers.fake.topic_id("orders")}, "fake")
     (part,) = reader.partitions(plain, end)
     assert isinstance(part, RangePartition)
     assert (part.range, part.topic_id) == (OffsetRange(P0, 10, 12), brokers.fake.topic_id("orders"))
@@ -340,7 +340,7 @@ def test_tasks_are_told_of_all_brokers(brokers: Brokers, make: Callable[..., Tid
     reader = make(startingOffsets="earliest")
     (part,) = reader.partitions({"orders": {"0": 0, "1": 0}}, {"orders": {"0": 10, "1": 0}})
     assert isinstance(part, RangePartition)
-    assert {port for _, port in part.brokers} == {brokers.fake.brokers[1].port, *ports}
+    assert {port for _, port in part.known.addresses} == {brokers.fake.brokers[1].port, *ports}
 
 
 def _batches_read(reader: TidelogStreamReader, part: Any) -> int:
@@ -355,7 +355,7 @@ def test_a_task_begins_without_the_bootstrap_broker(
     reader = make(startingOffsets="earliest", directRead="false")
     (part,) = reader.partitions({"orders": {"0": 0, "1": 0}}, {"orders": {"0": 10, "1": 0}})
     brokers.stop(1)
-    monkeypatch.setattr(connected_module, "_MET", {})  # a process that has met nobody
+    monkeypatch.setattr(met_module, "_MET", {})  # a process that has met nobody
     assert _batches_read(make(directRead="false"), part) == 10
     # And the driver goes on, whose connection to that broker ended as well.
     reader.stop()
@@ -365,7 +365,7 @@ def test_a_task_begins_without_the_bootstrap_broker(
 def test_a_process_remembers_the_brokers_that_it_met(
     brokers: Brokers, make: Callable[..., TidelogStreamReader]
 ) -> None:
-    """As a task of a sink does, which the driver tells of no brokers: Spark uses its process again."""
+    """As a task of a sink does whose driver met no broker: Spark uses its process again."""
     brokers.start(2)
     options = make(**{"kafka.default.api.timeout.ms": "3000"})._options
 

@@ -73,6 +73,11 @@ class Blob(Message, kind="data", versions="0-1", flexible="1+"):
     value: bytes | None = bytes_("0+", nullable="0+")
 
 
+class Labelled(Message, kind="data", versions="0-1", flexible="1+"):
+    label: bytes = bytes_("1+", tagged="1+", tag=0)
+    value: bytes = bytes_("0+")
+
+
 class Batch(Message, kind="data", versions="0-1", flexible="1+"):
     value: Records = records("0+", nullable="0+")
 
@@ -298,6 +303,27 @@ def test_records_are_not_copied_into_parts() -> None:
     assert any(part is payload for part in parts)
     assert b"".join(parts) == encode(produce(payload), 9)
     assert len(encode_parts(produce(b"small"), 9)) == 1
+
+
+def test_large_bytes_that_never_change_are_not_copied_into_parts() -> None:
+    """Many answers may hold the same ones: the metadata of a group's members."""
+    for version in (CLASSIC, FLEXIBLE):
+        payload = b"m" * 2000
+        parts = encode_parts(Blob(value=payload), version)
+        assert any(part is payload for part in parts)
+        assert b"".join(parts) == encode(Blob(value=payload), version)
+        assert len(encode_parts(Blob(value=b"small"), version)) == 1
+        assert len(encode_parts(Blob(value=bytearray(payload)), version)) == 1  # type: ignore[arg-type]
+
+
+def test_bytes_in_a_tagged_field_are_copied_because_their_size_comes_first() -> None:
+    payload = b"m" * 2000
+    (whole,) = encode_parts(Labelled(label=payload, value=b"v"), FLEXIBLE)
+    assert whole == encode(Labelled(label=payload, value=b"v"), FLEXIBLE)
+    assert decode(Labelled, whole, FLEXIBLE).label == payload
+    parts = encode_parts(Labelled(label=payload, value=payload), FLEXIBLE)
+    assert sum(part is payload for part in parts) == 1
+    assert decode(Labelled, b"".join(parts), FLEXIBLE).label == payload
 
 
 def test_any_buffer_will_do() -> None:

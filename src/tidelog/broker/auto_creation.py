@@ -33,15 +33,20 @@ _PATIENCE_S = 1.0
 """A client that waits for its Metadata has other topics too; it comes again for the ones that take longer."""
 
 
+_IS_OR_WILL_BE_THERE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT)
+
+
 class AutoCreation:
     """One request for each topic at a time, however many clients ask for it."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._under_way: dict[str, asyncio.Future[frozenset[str]]] = {}
+        """Each gives the topics that could not be created."""
 
-    async def create(self, topics: Sequence[str]) -> None:
-        """Begin with it, or join who has begun, for a moment. Whether it worked, the next Metadata tells."""
+    async def create(self, topics: Sequence[str]) -> bool:
+        """Begin with it, or join who has begun, for a moment. Whether it worked, the next Metadata tells; False if it
+        is known that it did not."""
         new = [topic for topic in dict.fromkeys(topics) if topic not in self._under_way]
         if new:
             creating = asyncio.ensure_future(self._create(new))
@@ -51,15 +56,17 @@ class AutoCreation:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 for topic in topics:
-                    if (under_way := self._under_way.get(topic)) is not None:
-                        await asyncio.shield(under_way)
+                    under_way = self._under_way.get(topic)
+                    if under_way is not None and topic in await asyncio.shield(under_way):
+                        return False
+        return True
 
-    async def _create(self, topics: Sequence[str]) -> None:
+    async def _create(self, topics: Sequence[str]) -> frozenset[str]:
         broker = self._broker
         controller = broker.metadata.brokers.get(broker.metadata.controller_id)
         if controller is None:
             _log.info("cannot create %s yet: no controller is known", ", ".join(topics))
-            return
+            return frozenset(topics)
         timeout_ms: int = broker.config["request.timeout.ms"]
         request = CreateTopicsRequest(
             topics=[_wanted(topic, broker.config) for topic in topics],
@@ -74,11 +81,12 @@ class AutoCreation:
                 connection.close()
         except (TidelogError, OSError, KeyError) as failure:
             _log.warning("cannot create %s: %s", ", ".join(topics), failure)
-            return
+            return frozenset(topics)
         assert isinstance(response, CreateTopicsResponse)
-        for result in response.topics:
-            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                _log.warning("cannot create %s: %s", result.name, result.error_message or error_code(result.error_code))
+        failed = [result for result in response.topics if result.error_code not in _IS_OR_WILL_BE_THERE]
+        for result in failed:
+            _log.warning("cannot create %s: %s", result.name, result.error_message or error_code(result.error_code))
+        return frozenset(result.name or "" for result in failed)
 
 
 def _wanted(topic: str, config: BrokerConfig) -> CreatableTopic:

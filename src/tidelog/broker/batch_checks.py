@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 _LANE = "batch checks"
 """The key under which the disk threads do them in order."""
-_LOOKUPS = 2
 _FIRST_BYTES = 1024 * 1024
 _FIRST_RATIO = 16
 """What a batch may decompress to when it is first tried. Few honest ones need more."""
@@ -89,8 +88,6 @@ class BatchChecks:
         self._disk = disk
         self.under_way: dict[ServerConnection, asyncio.Future[None]] = {}
         """By connection, while it has produces that wait: is done when the last of them has been appended."""
-        self.lookups = asyncio.Semaphore(_LOOKUPS)
-        """For those who look for a time in a log: each may decompress a batch of up to DEFAULT_LIMIT_BYTES."""
         self._waiting: list[tuple[int, int, _Check]] = []
         """A heap. First is what is due first, at which `_share_bytes`, and of these what came first."""
         self._given_up = 0

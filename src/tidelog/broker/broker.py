@@ -23,6 +23,7 @@ from tidelog.broker.gauges import add_gauges
 from tidelog.broker.group.coordinator import GroupCoordinator
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.known_controller import KnownController
+from tidelog.broker.lookups import Lookups
 from tidelog.broker.membership import Membership, cluster_id, last_epoch, prepare_tree, register, set_last_epoch
 from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.metrics_http import serve_metrics
@@ -38,6 +39,7 @@ from tidelog.broker.said import Said
 from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
 from tidelog.broker.topic_config import log_config, write_rules
+from tidelog.broker.waiting_fetches import WaitingFetches
 from tidelog.broker.write_rules import WriteRules
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.topic import TopicConfig, validate_topic
@@ -111,13 +113,16 @@ class Broker:
             self.random,
             self.metrics,
         )
+        self.waiting_fetches = WaitingFetches(config["tidelog.fetch.session.partitions.max"], self.metrics)
         self.refusals = Refusals(self.clock)
         self.batch_checks = BatchChecks(ports.disk, self.metrics)
+        self.lookups = Lookups(self.metrics)
         self.auto_creation = AutoCreation(self)
         self._dispatcher = Dispatcher(
             SERVED, self.clock, self.metrics, config["tidelog.request.max.elements"], CONTROL_KEYS
         )
         self.lane = self._dispatcher.lane
+        self.waiting = self._dispatcher.waiting
         self.channel = RequestChannel(
             self._dispatcher.handle, config["queued.max.requests"], CONTROL_KEYS, self.clock, self.metrics
         )
@@ -160,7 +165,7 @@ class Broker:
         self.replicas.producer_room = ProducerRoom(
             config["tidelog.partition.producer.ids.max"],
             config["tidelog.broker.producer.ids.max"],
-            lambda: self.replicas.producer_count,
+            self.replicas,
             self.clock,
             self.metrics,
         )
@@ -221,8 +226,9 @@ class Broker:
     async def _check_isrs(self) -> None:
         while True:
             await asyncio.sleep(self.config["replica.lag.time.max.ms"] / 2000)
+            self.refusals.forget_old()
             if self.is_current:
-                await self.replicas.check_isrs(Pace(self.lane))
+                await self.replicas.check_isrs(Pace(self.lane, is_broker=True))
 
     async def _meet_the_cluster(self) -> None:
         """What has to be known before the logs can be opened: which cluster this is, and its settings."""
@@ -474,7 +480,7 @@ class Broker:
             await self.storage.close(self.epoch)
         finally:
             if hasattr(self._membership, "session"):
-                await self.session.close()
+                await self._membership.leave()
 
 
 def _election_defaults(config: BrokerConfig) -> ElectionDefaults:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tidelog.broker.large_requests import LargeRequests, Place, weight
+from tidelog.broker.long_waits import GiveUp
 from tidelog.broker.pacing import Pace, SlowLane
 from tidelog.broker.request_stages import RequestStages
 from tidelog.config.tidelog_settings import MAX_ELEMENTS
@@ -110,12 +112,20 @@ class Served(NamedTuple):
     max_elements: int | None = None
     """Elements of a request, where tidelog.request.max.elements does not fit: the work on one is larger than usual, or
     the request comes from the controller and has to name every partition."""
+    min_elements: int = 0
+    """Elements that a request may have whatever tidelog.request.max.elements is: brokers send it to each other."""
     one_at_a_time: bool = False
     """Its answer may be much larger than the request, so a connection gets one before the next is made. Otherwise a
     client that reads nothing could have hundreds of them made."""
+    peek: Callable[[Any, Call], Awaitable[Message | None]] | None = None
+    """Looks at the beginning of a large request before it gets a place. Makes the answer if the request is refused."""
     too_large: Callable[[Buffer, int], Message | None] | None = None
     """Makes the answer to a request with too many elements of this version, where an answer has no error for all. None
     if it cannot be made."""
+
+
+def _limit_of(served: Served, max_elements: int) -> int:
+    return max(max_elements, served.min_elements) if served.max_elements is None else served.max_elements
 
 
 class _Handled(Exception):  # noqa: N818 - it ends work and is no error
@@ -134,6 +144,8 @@ class Dispatcher:
         control_keys: frozenset[int] = frozenset(),
     ) -> None:
         self._served = served
+        self._limits = {key: _limit_of(api, max_elements) for key, api in served.items()}
+        """Elements that a request may have."""
         self._clock = clock
         self._metrics = metrics
         self._max_elements = max_elements
@@ -142,6 +154,8 @@ class Dispatcher:
         self._of_clients = LargeRequests("client", _LARGE_OF_CLIENTS, metrics)
         self._of_brokers = LargeRequests("broker", _LARGE_OF_BROKERS, metrics)
         self._of_controller = LargeRequests("controller", _LARGE_OF_CONTROLLER, metrics)
+        self._places: dict[Call, Place] = {}
+        """Of large requests that are being decoded and handled."""
         self._stages: dict[int, RequestStages] = {}
         self._later: dict[asyncio.Task[None], tuple[Call, Awaitable[Any]]] = {}
         self._parked: dict[Call, None] = {}
@@ -170,8 +184,7 @@ class Dispatcher:
             return None
         frame = call.frame
         assert frame is not None
-        served = self._served.get(call.api_key)
-        limit = self._max_elements if served is None or served.max_elements is None else served.max_elements
+        limit = self._limits.get(call.api_key, self._max_elements)
         is_short = len(frame) <= _SLICED_ABOVE_BYTES or call.api_key == PRODUCE  # records stay where they are
         try:
             if is_short:
@@ -196,6 +209,10 @@ class Dispatcher:
             return None
         try:
             result = served.handler(self.broker, request, call)
+            if isinstance(result, Message):  # most of them
+                call.handled_ns = self._clock.monotonic_ns()
+                self._answer(call, result)
+                return None
             if isinstance(result, InSlices):
                 return result.work
             if isinstance(result, CoroutineType) and (served.one_at_a_time or self._waits_its_turn(call)):
@@ -224,6 +241,7 @@ class Dispatcher:
                 self._answer(call, result)
             elif isinstance(result, Later):
                 self._parked[call] = None
+                call.client_id = None  # it may be long, and only waiting is left
                 call.let_go()
                 result.sent_by(lambda make: self._answer_parked(call, make))
             else:
@@ -235,18 +253,52 @@ class Dispatcher:
 
     async def _serve_large(self, call: Call, limit: int) -> Result:
         """Waits for a place, decodes the request and has it handled. Raises _Handled in the end."""
+        refusal = await self._peek(call)
+        if refusal is not None:
+            call.handled_ns = self._clock.monotonic_ns()
+            self._answer(call, refusal)
+            raise _Handled
         size = 0 if call.frame is None else len(call.frame)
         place = await self._place_of(call).enter(call, weight(min(limit, size), size))
         if place is None:
             raise _Handled
+        self._places[call] = place
         try:
             decoded = await self._decode(call, limit, place)
             rest = None if decoded is None else self._decoded(call, decoded, place)
             if rest is not None:
                 await self._finish(call, rest, place)
         finally:
-            place.leave()
+            self._leave(call, place)
         raise _Handled
+
+    async def _peek(self, call: Call) -> Message | None:
+        """What is refused, or has to wait for something else, takes no place from others."""
+        served = self._served.get(call.api_key)
+        if served is None or served.peek is None or call.frame is None:
+            return None
+        header = decode_request_header(call.frame)
+        call.version, call.correlation_id = header.request_api_version, header.correlation_id
+        return await served.peek(self.broker, call) if call.version in served.versions else None
+
+    def _leave(self, call: Call, place: Place) -> None:
+        if place.leave():
+            del self._places[call]
+
+    @contextmanager
+    def waiting(self, call: Call, give_up: GiveUp) -> Iterator[None]:
+        """For a handler that has done its work and only waits (`broker.long_waits`). It keeps little of the request."""
+        call.let_go()
+        if call.connection.is_closed:
+            give_up()
+        call.when_gone = give_up
+        place = self._places.get(call)
+        if place is not None:
+            place.rest(give_up)
+        try:
+            yield
+        finally:
+            call.when_gone = None
 
     def _place_of(self, call: Call) -> LargeRequests:
         if call.api_key in self._control_keys:
@@ -304,7 +356,7 @@ class Dispatcher:
                         held.clear()
                         break
                     call = held.popleft()
-                    begun_ns = self._clock.monotonic_ns()
+                    begun_ns = call.taken_ns = self._clock.monotonic_ns()
                     rest = self._serve(call)
                     if rest is None:
                         await pace.spend(_COST_OF_HELD + (self._clock.monotonic_ns() - begun_ns) // _NS_OF_ELEMENT)
@@ -328,7 +380,7 @@ class Dispatcher:
         task = self._run(call, result, self._answer_later(call, result))
         if place is not None:
             place.share()
-            task.add_done_callback(lambda _: place.leave())
+            task.add_done_callback(lambda _: self._leave(call, place))
 
     def _answer_parked(self, call: Call, make: MakeAnswer) -> None:
         self._parked.pop(call, None)

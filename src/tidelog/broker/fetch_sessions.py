@@ -17,6 +17,7 @@ from tidelog.errors import ErrorCode
 from tidelog.metrics import Metrics
 from tidelog.ports import Clock, Random
 from tidelog.types import NO_EPOCH, BrokerId, Offset
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponsePartitionData
 
 NO_SESSION = 0
@@ -123,11 +124,11 @@ class FetchItem:
         if self.partition is partition:
             return
         if self.partition is not None:
-            self.partition.watchers.pop(self, None)
+            self.partition.watchers.discard(self)
             self.partition = None
         if partition is not None and self.session.items.get(self.key) is self:
             self.partition = partition
-            partition.watchers[self] = None
+            partition.watchers.add(self)
 
     def is_news(self, answer: FetchResponsePartitionData, request: int) -> bool:
         """Whether an incremental answer has to carry this; remembers what is told. `request` is the one it answers.
@@ -199,6 +200,12 @@ class FetchSession:
         self.dirty[item] = None
         return item
 
+    def stranger(self, wanted: FetchPartition, topic: str) -> FetchItem:
+        """A partition of a topic that there cannot be. It is answered once, with an error, and not kept."""
+        item = FetchItem(self, (topic, wanted.partition), topic, ZERO_UUID, wanted.partition)
+        item.update(wanted)
+        return item
+
     def drop(self, key: Key) -> None:
         item = self.items.pop(key, None)
         if item is not None:
@@ -236,8 +243,7 @@ class Opened(NamedTuple):
 class FetchSessions:
     """At most `slots` of them, with at most `most_partitions` in those of clients together.
 
-    A fetch without a session keeps its partitions only while it waits. Such fetches may wait with as many partitions
-    together as sessions may have.
+    A name that no topic can have is not kept in a session: it may be long, and there will be nothing to tell of it.
     """
 
     def __init__(self, slots: int, most_partitions: int, clock: Clock, random: Random, metrics: Metrics) -> None:
@@ -247,13 +253,10 @@ class FetchSessions:
         self._random = random
         self._sessions: dict[int, FetchSession] = {}
         self._total = PartitionTotal()
-        self._waiting = 0
-        """Partitions of fetches that wait in purgatory and have no session."""
         prefix = "kafka_server_fetch_session_cache_"
         self._evictions = metrics.counter(prefix + "incremental_fetch_session_evictions_total")
         metrics.gauge(prefix + "num_incremental_fetch_sessions", lambda: len(self._sessions))
         metrics.gauge(prefix + "num_incremental_fetch_partitions_cached", lambda: self._total.count)
-        metrics.gauge("tidelog_fetch_waiting_partitions", lambda: self._waiting)
 
     def open(self, request: FetchRequest, uses_topic_ids: bool, *, is_privileged: bool = False) -> Opened | ErrorCode:
         """By session id and epoch: none, a new one, the next fetch of a known one, or why that cannot be.
@@ -283,19 +286,6 @@ class FetchSessions:
         known.last_used_ms = now_ms
         known.is_privileged = known.is_privileged or is_privileged
         return Opened(known, True)
-
-    def may_wait(self, session: FetchSession) -> bool:
-        """Whether a fetch may wait for more to read; else it is answered with what there is."""
-        return session.id != NO_SESSION or self._waiting + len(session.items) <= self._most_partitions
-
-    def waits(self, session: FetchSession) -> int:
-        """A fetch waits; what this returns is given to `waits_no_more`."""
-        partitions = 0 if session.id != NO_SESSION else len(session.items)
-        self._waiting += partitions
-        return partitions
-
-    def waits_no_more(self, partitions: int) -> None:
-        self._waiting -= partitions
 
     def forget(self, sessions: Iterable[FetchSession]) -> None:
         for session in sessions:

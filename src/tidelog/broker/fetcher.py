@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from tidelog.broker.copying import NOT_ASKED, Copying, Repairs, begins_within
@@ -15,6 +15,7 @@ from tidelog.broker.fetcher_settings import LASTING, FetcherSettings
 from tidelog.broker.moved_starts import MovedStarts
 from tidelog.broker.partition import Partition
 from tidelog.broker.said import Said
+from tidelog.controller.requests import MOST_NAMED
 from tidelog.errors import (
     CorruptBatchError,
     ErrorCode,
@@ -269,29 +270,26 @@ class Fetcher:
                     self._take(one, answer)
 
     def _request(self) -> FetchRequest:
-        """A full one at first, then only what is new (KIP-227)."""
+        """A full one at first, then only what is new (KIP-227). What has no place in it is named by the next."""
         is_full = self._session_epoch == _FIRST_EPOCH
         self._forgotten.update(self._flushing)
         self._flushing.clear()
         topics: dict[bytes, FetchTopic] = {}
-        for name in list(self._copying) if is_full else list(self._changed):
+        for name in self._to_name(is_full):
             one = self._copying[name]
-            if not one.is_resting:
-                topic_id = one.partition.topic_id
-                topic = topics.setdefault(topic_id, FetchTopic(topic=name.topic, topic_id=topic_id))
-                topic.partitions.append(self._position(one))
+            topic_id = one.partition.topic_id
+            topic = topics.setdefault(topic_id, FetchTopic(topic=name.topic, topic_id=topic_id))
+            topic.partitions.append(self._position(one))
         forgotten: dict[bytes, FetchRequestForgottenTopic] = {}
-        for name, topic_id in () if is_full else self._forgotten:
+        for name, topic_id in self._to_forget(is_full):
             present = self._copying.get(name)
             if self._version < _BY_ID and present is not None and present.partition.topic_id != topic_id:
                 continue  # the leader knows it by its name alone, and the present topic has taken its place
             gone = forgotten.setdefault(topic_id, FetchRequestForgottenTopic(topic=name.topic, topic_id=topic_id))
             gone.partitions.append(name.partition)
-        self._changed.clear()
-        self._forgotten.clear()
         settings = self._settings
         request = FetchRequest(
-            max_wait_ms=settings.wait_max_ms,
+            max_wait_ms=0 if self._changed else settings.wait_max_ms,
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
             session_id=self._session_id,
@@ -305,6 +303,23 @@ class Fetcher:
         else:
             request.replica_id = self._own
         return request
+
+    def _to_name(self, is_full: bool) -> list[TopicPartition]:
+        """What this request names. The rest has changed, and comes first in the next one."""
+        due: Iterable[TopicPartition] = self._changed
+        if is_full and len(self._copying) > MOST_NAMED:
+            due = {**self._changed, **dict.fromkeys(self._copying)}
+        elif is_full:
+            due = self._copying
+        names = [name for name in due if not self._copying[name].is_resting]
+        self._changed = dict.fromkeys(names[MOST_NAMED:])
+        return names[:MOST_NAMED]
+
+    def _to_forget(self, is_full: bool) -> list[_Item]:
+        """What the leader is told to forget. A full request names all that there is, so what it leaves out is gone."""
+        items = list(self._forgotten)
+        self._forgotten = {} if is_full else dict.fromkeys(items[MOST_NAMED:])
+        return [] if is_full else items[:MOST_NAMED]
 
     def _position(self, one: Copying) -> FetchPartition:
         log = one.partition.log

@@ -1,8 +1,9 @@
 """How many large requests are decoded and handled at a time.
 
 A decoded request takes up to 40 times the memory of its bytes, and its answer as much again. So a large request waits
-for a place before it is decoded, and keeps it until it is answered, or until it is parked in purgatory where it keeps
-little. Requests get their places in the order they came.
+for a place before it is decoded, and keeps it until it is answered, or until only waiting is left of it: it is parked
+in purgatory, or rests until the change that it asked for shows (`long_waits`). Requests get their places in the order
+they came. Resting requests may be as large together as those with a place; if they are larger, the first is given up.
 
 Places are counted in elements. How many elements a request has is known when it is decoded. Until then it counts with
 as many as its bytes may hold.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tidelog.broker.long_waits import GiveUp
 from tidelog.metrics import Metrics
 from tidelog.net.channel import Call
 
@@ -27,12 +29,13 @@ def weight(elements: int, frame_bytes: int) -> int:
 class Place:
     """The place of one request. `leave` is called once by each of its users."""
 
-    __slots__ = ("_elements", "_room", "_users")
+    __slots__ = ("_elements", "_rests", "_room", "_users")
 
     def __init__(self, room: LargeRequests, elements: int) -> None:
         self._room = room
         self._elements = elements
         self._users = 1
+        self._rests = False
 
     def shrink(self, elements: int) -> None:
         """The request has only so many."""
@@ -45,10 +48,23 @@ class Place:
         """One more user."""
         self._users += 1
 
-    def leave(self) -> None:
-        self._users -= 1
-        if not self._users:
+    def rest(self, give_up: GiveUp) -> None:
+        """Only waiting is left: others get the place. `give_up` ends the wait, if too much rests."""
+        if not self._rests:
+            self._rests = True
             self._room.give(self._elements)
+        self._room.rest(self, self._elements, give_up)
+
+    def leave(self) -> bool:
+        """Whether this was the last user."""
+        self._users -= 1
+        if self._users:
+            return False
+        if self._rests:
+            self._room.rested(self)
+        else:
+            self._room.give(self._elements)
+        return True
 
 
 class LargeRequests:
@@ -61,9 +77,13 @@ class LargeRequests:
         self._max_elements = max_elements
         self._held = 0
         self._waiting: dict[asyncio.Future[bool], int] = {}
+        self._resting: dict[Place, tuple[int, GiveUp]] = {}
+        """Those that have given up their places; the first has rested for the longest time."""
+        self._resting_elements = 0
         prefix = "tidelog_network_request_channel_large_request"
         metrics.gauge(f"{prefix}_elements", lambda: self._held, sender=sender)
         metrics.gauge(f"{prefix}s_waiting", lambda: len(self._waiting), sender=sender)
+        metrics.gauge(f"{prefix}s_resting", lambda: len(self._resting), sender=sender)
 
     async def enter(self, call: Call, elements: int) -> Place | None:
         """A place as soon as there is one; None if the client goes before."""
@@ -92,6 +112,21 @@ class LargeRequests:
     def give(self, elements: int) -> None:
         self._held -= elements
         self._admit()
+
+    def rest(self, place: Place, elements: int, give_up: GiveUp) -> None:
+        self.rested(place)
+        self._resting[place] = elements, give_up
+        self._resting_elements += elements
+        while self._resting_elements > self._max_elements and len(self._resting) > 1:
+            first = next(iter(self._resting))
+            end_wait = self._resting[first][1]
+            self.rested(first)
+            end_wait()
+
+    def rested(self, place: Place) -> None:
+        """It is given up, or answered."""
+        elements, _ = self._resting.pop(place, (0, None))
+        self._resting_elements -= elements
 
     def _admit(self) -> None:
         while self._waiting:

@@ -14,7 +14,7 @@ from tidelog.broker.broker import Broker
 from tidelog.config.broker import BrokerConfig
 from tidelog.coordination.port import Coordination
 from tidelog.errors import TidelogError
-from tidelog.host import garbage
+from tidelog.host import garbage, memory
 from tidelog.host.limits import raise_open_file_limit
 from tidelog.host.machine import RealPorts
 from tidelog.ports import Clock
@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 def run(config: BrokerConfig, on_ready: Callable[[Broker], None] = lambda broker: None) -> int:
     """The exit status: 0 after a clean stop, 1 if the broker could not start or had to give up."""
     raise_open_file_limit()
+    memory.keep_freed()
     for warning in config.warnings:
         _log.warning("%s", warning)
     warn_of_exposure(config)

@@ -165,6 +165,7 @@ class Membership:
         self._timeout_ms = timeout_ms
         self._on_lost = on_lost
         self._former_sessions: list[int] = []
+        self._is_leaving = False
 
     async def connect(self) -> Session:
         """Tried until it works: who starts a broker without its store sees it wait and say so."""
@@ -193,9 +194,15 @@ class Membership:
         """True if this node was left by this broker in a former session, and by no other process."""
         return node.owner in self._former_sessions or node.created_id == self.former_epoch
 
+    async def leave(self) -> None:
+        """Give the session back. That it ends then is no loss."""
+        self._is_leaving = True
+        await self.session.close()
+
     def _changed(self, session: Session, state: SessionState) -> None:
-        if session is not self.session:
+        if session is not self.session or self._is_leaving:
             return
-        _log.warning("the session with the coordination store is %s", state.value)
+        level = logging.INFO if state is SessionState.CONNECTED else logging.WARNING
+        _log.log(level, "the session with the coordination store is %s", state.value)
         if state is SessionState.LOST:
             self._on_lost()

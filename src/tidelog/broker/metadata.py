@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from tidelog.broker.long_waits import Waits, alone
 from tidelog.controller.elr_tags import elr_of, last_known_elr_of
 from tidelog.ports import Clock
 from tidelog.types import BrokerId, Epoch
@@ -186,7 +187,7 @@ class MetadataCache:
         if old is not None:
             self._names.pop(old.topic_id, None)
 
-    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float, waits: Waits = alone) -> bool:
         """False if it did not hold in time. Looked at now and after each update."""
         if condition():
             return True
@@ -194,7 +195,8 @@ class MetadataCache:
         self._waiting[future] = condition
         timer = asyncio.get_running_loop().call_later(max(timeout_s, 0.0), future.cancel)
         try:
-            await future
+            with waits(future.cancel):
+                await future
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

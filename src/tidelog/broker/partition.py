@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import insort
-from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
-from operator import itemgetter
+from functools import partial
 from typing import Protocol
 
 from tidelog.broker.standing import Standing
+from tidelog.broker.waiting import Answer, AnswerTime, CommitQueue, Waiter
+from tidelog.broker.watchers import Watchers
 from tidelog.broker.write_rules import WriteRules
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.log import Appended, Log
@@ -27,12 +27,6 @@ class RequestError(TidelogError):
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
         self.code = code
-
-
-class Watcher(Protocol):
-    """Somebody who wants to know that there may be more to read, or that there is another leader."""
-
-    def changed(self) -> None: ...
 
 
 class IsrProposals(Protocol):
@@ -56,6 +50,7 @@ class Partition:
         followers_seen: Mapping[BrokerId, int],
         role_changed: Callable[[Partition], None],
         standing: Standing,
+        answer_time: AnswerTime,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -69,16 +64,20 @@ class Partition:
         self.isr: tuple[BrokerId, ...] = ()
         self.told_high_watermark: Offset = 0
         """As a follower: what the leader last said."""
-        self.watchers: dict[Watcher, None] = {}
+        self.watchers = Watchers(answer_time)
+        """Fetches that want to know that there may be more to read, or that there is another leader."""
         self._rules = rules
         self._proposals = proposals
         self._followers_seen = followers_seen
         """When each follower last fetched anything from this broker."""
         self._role_changed = role_changed
         self._standing = standing
-        self._awaiting_low_watermark: list[tuple[Offset, Callable[[ErrorCode], None]]] = []
-        self.awaiting_commit: deque[tuple[Offset, Callable[[ErrorCode], None]]] = deque()
-        """Produces with acks=all by the offset that HW has to reach, lowest first."""
+        self._answer_time = answer_time
+        self._is_answering_put_off = False
+        self._awaiting_low_watermark: dict[Answer, Offset] = {}
+        self.awaiting_commit = CommitQueue()
+        """Produces with acks=all by the offset that HW has to reach. HW may have passed some of them that are to be
+        answered in the next turns."""
 
     @property
     def rules(self) -> WriteRules:
@@ -101,8 +100,8 @@ class Partition:
         self.leader = leader
         leader.may_commit = lambda: self._standing.may_commit(self)
         self.log.high_watermark = leader.high_watermark
-        if leader.advance(self._now_ms()):
-            self._tide_rose(leader)
+        leader.advance(self._now_ms())
+        self._tide_rose(leader)
         self._wake()
         self._role_changed(self)
 
@@ -133,10 +132,18 @@ class Partition:
         self._role_changed(self)
 
     def fail_waiting(self, code: ErrorCode) -> None:
-        waiting = [*self.awaiting_commit, *self._awaiting_low_watermark]
-        self.awaiting_commit, self._awaiting_low_watermark = deque(), []
-        for _, answer in waiting:
+        waiting, self.awaiting_commit = self.awaiting_commit, CommitQueue()
+        deletions, self._awaiting_low_watermark = self._awaiting_low_watermark, {}
+        self._fail(waiting, code)
+        for answer in deletions:
             answer(code)
+
+    def _fail(self, waiting: CommitQueue, code: ErrorCode) -> None:
+        while waiting.first_offset() is not None:
+            if self._answer_time.is_over():
+                self._answer_time.put_off(partial(self._fail, waiting, code))
+                return
+            waiting.pop()(code)
 
     def leader_for(self, current_leader_epoch: Epoch) -> Leader:
         """The leader's view, if this is it and the client knows its term (S4.3)."""
@@ -309,13 +316,13 @@ class Partition:
             return self.log.durable_log_start
         return self.leader.low_watermark(self.log.durable_log_start)
 
-    def when_low_watermark(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
+    def when_low_watermark(self, offset: Offset, answer: Answer) -> None:
         """Called once, when every living replica has dropped what is before `offset`, or when that cannot be told.
 
         What is dropped stays dropped after a crash: this replica writes its log start down, the others do so before
         they tell theirs.
         """
-        self._awaiting_low_watermark.append((offset, answer))
+        self._awaiting_low_watermark[answer] = offset
         if self.log.durable_log_start < offset:
             asyncio.ensure_future(self.log.persist_checkpoints()).add_done_callback(self._log_start_written)
         if self.leader is not None:
@@ -328,21 +335,43 @@ class Partition:
 
     def _check_low_watermark(self, leader: Leader) -> None:
         reached = self.low_watermark
-        done = [entry for entry in self._awaiting_low_watermark if entry[0] <= reached]
-        self._awaiting_low_watermark = [entry for entry in self._awaiting_low_watermark if entry[0] > reached]
+        done = [(answer, offset) for answer, offset in self._awaiting_low_watermark.items() if offset <= reached]
         code = self.written_result(leader)
-        for offset, answer in done:
+        for answer, offset in done:
+            del self._awaiting_low_watermark[answer]
             if code is ErrorCode.NONE:
                 leader.deletion_acknowledged(offset)
             answer(code)
+
+    def forget_deletion(self, answer: Answer) -> None:
+        """Its time is over."""
+        self._awaiting_low_watermark.pop(answer, None)
 
     # Commits
 
     def _tide_rose(self, leader: Leader) -> None:
         self.log.high_watermark = leader.high_watermark
-        waiting = self.awaiting_commit
-        while waiting and waiting[0][0] <= leader.high_watermark:
-            waiting.popleft()[1](self.commit_result(leader))
+        if self.awaiting_commit.waiters:
+            self._answer_committed()
+
+    def _answer_committed(self) -> None:
+        """In the order of their offsets, and each with what is true when it is answered: the session may be over in a
+        later turn. Between two terms none is answered; `lead` goes on with it."""
+        waiting, high_watermark = self.awaiting_commit, self.log.high_watermark
+        while (first := waiting.first_offset()) is not None and first <= high_watermark and self.leader is not None:
+            if self._answer_time.is_over():
+                self._put_answers_off()
+                return
+            waiting.pop()(self.commit_result(self.leader))
+
+    def _put_answers_off(self) -> None:
+        if not self._is_answering_put_off:
+            self._is_answering_put_off = True
+            self._answer_time.put_off(self._answer_put_off)
+
+    def _answer_put_off(self) -> None:
+        self._is_answering_put_off = False
+        self._answer_committed()
 
     def written_result(self, leader: Leader) -> ErrorCode:
         """What acks=1 is told of records that were written in this leader's term, or DeleteRecords of a log start.
@@ -360,23 +389,13 @@ class Partition:
     def is_committed(self, offset: Offset) -> bool:
         return self.log.high_watermark >= offset
 
-    def when_committed(self, offset: Offset, answer: Callable[[ErrorCode], None]) -> None:
+    def when_committed(self, offset: Offset, answer: Answer) -> Waiter:
         """Called once, when HW reaches `offset` or when that cannot be any more.
 
         What stands there was written in the present term, or before it: what a former term wrote may be cut off.
         """
-        waiting = self.awaiting_commit
-        if waiting and offset < waiting[-1][0]:
-            insort(waiting, (offset, answer), key=itemgetter(0))  # a retry of what was written before others
-        else:
-            waiting.append((offset, answer))
-
-    def forget_waiting(self, answer: Callable[[ErrorCode], None]) -> None:
-        """Its time is over."""
-        self.awaiting_commit = deque(entry for entry in self.awaiting_commit if entry[1] != answer)
-        self._awaiting_low_watermark = [entry for entry in self._awaiting_low_watermark if entry[1] != answer]
+        return self.awaiting_commit.add(offset, answer)
 
     def _wake(self) -> None:
         if self.watchers:
-            for watcher in list(self.watchers):
-                watcher.changed()
+            self.watchers.tell()

@@ -71,7 +71,8 @@ class _Refused(NamedTuple):
 class Refusals:
     """The first refused batch of each producer and partition, for two minutes. Of more than `_MOST` the oldest go.
 
-    A producer whose refusal went that way is refused once more, for a passing reason.
+    A producer whose refusal went that way is refused once more, for a passing reason. The broker calls `forget_old` now
+    and then, so that refusals are forgotten also if no other batch is refused.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -94,7 +95,7 @@ class Refusals:
             return
         self._refused.pop(key, None)
         self._refused[key] = _Refused(sent.epoch, first, code, now_ms, first, ref(connection))
-        self._forget_old(now_ms)
+        self.forget_old()
         if len(self._refused) > _MOST:
             del self._refused[next(iter(self._refused))]
 
@@ -141,7 +142,8 @@ class Refusals:
             return None
         return known
 
-    def _forget_old(self, now_ms: int) -> None:
+    def forget_old(self) -> None:
+        now_ms = self._now_ms()
         while self._refused and self._is_over(next(iter(self._refused.values())), now_ms):
             del self._refused[next(iter(self._refused))]
 

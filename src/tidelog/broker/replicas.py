@@ -15,6 +15,7 @@ from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import NO_LEADER, Partition, RequestError
 from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
+from tidelog.broker.waiting import AnswerTime
 from tidelog.broker.write_rules import WriteRules
 from tidelog.controller.elr_tags import elr_of
 from tidelog.controller.image import EPOCH_DURING_DELETE
@@ -88,6 +89,7 @@ class Replicas:
         self._role_changed = role_changed
         """Told when a replica begins to lead or ceases to."""
         self._standing = standing
+        self.answer_time = AnswerTime(clock)
         self.followers_seen: dict[BrokerId, int] = {}
         """When each follower last fetched from here."""
         self._one_at_a_time = asyncio.Lock()
@@ -123,6 +125,15 @@ class Replicas:
     def producer_count(self) -> int:
         return sum(len(partition.log.producers) for partition in self.partitions.values())
 
+    def led_producer_counts(self) -> dict[TopicPartition, int]:
+        """Of the partitions that are led here and remember any producer."""
+        led = ((name, len(partition.log.producers)) for name, partition in self.partitions.items() if partition.leads)
+        return {name: count for name, count in led if count}
+
+    def led_log(self, name: TopicPartition) -> Log | None:
+        partition = self.partitions.get(name)
+        return partition.log if partition is not None and partition.leads else None
+
     @property
     def leader_count(self) -> int:
         return sum(partition.leader is not None for partition in self.partitions.values())
@@ -154,13 +165,20 @@ class Replicas:
             return codes | await self._apply_all([role for role in new if role[0] not in codes], life, names_all)
 
     async def _apply_all(self, roles: Sequence[_Role], life: int, names_all: bool) -> dict[TopicPartition, ErrorCode]:
-        """Some at a time: the loop is given back in between."""
-        codes: dict[TopicPartition, ErrorCode] = {}
-        for start in range(0, len(roles), _AT_A_TIME):
-            part = roles[start : start + _AT_A_TIME]
-            found = await asyncio.gather(*(self._apply_one(*role, life, names_all) for role in part))
-            codes |= {name: code for (name, _, _), code in zip(part, found, strict=True)}
-        return codes
+        """Begun some at a time: the loop is given back in between. None waits for the device of another."""
+        begun: list[asyncio.Future[list[ErrorCode]]] = []
+        try:
+            for start in range(0, len(roles), _AT_A_TIME):
+                if begun:
+                    await asyncio.sleep(0)
+                part = roles[start : start + _AT_A_TIME]
+                begun.append(asyncio.gather(*(self._apply_one(*role, life, names_all) for role in part)))
+            found = itertools.chain.from_iterable(await asyncio.gather(*begun))
+        except asyncio.CancelledError:
+            for part_begun in begun:
+                part_begun.cancel()
+            raise
+        return {name: code for (name, _, _), code in zip(roles, found, strict=True)}
 
     async def _read_settings(self, topics: Iterable[str]) -> set[str]:
         """Read the settings of topics whose first log here is to be opened. Returns the topics whose settings cannot be
@@ -302,6 +320,7 @@ class Replicas:
             self.followers_seen,
             self._role_changed,
             self._standing,
+            self.answer_time,
         )
         self.partitions[name] = partition
         return partition

@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
 
 import click
 
+log_level_option = click.option(
+    "--log-level",
+    default="INFO",
+    show_default=True,
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    help="What a broker writes to its log.",
+)
+
 
 @click.command()
 @click.option("--config", "file", required=True, type=click.Path(exists=True, dir_okay=False), help="server.properties")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Over what the file says; repeatable.")
-@click.option("--log-level", default="INFO", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]))
+@log_level_option
+@click.option(
+    "--log-file", type=click.Path(dir_okay=False), help="Write the log to this file, and rotate it at 16 MiB."
+)
 @click.option("--supervised-by", type=int, hidden=True, help="End with the process of this id.")
 @click.option("--ready-fd", type=int, hidden=True, help="Gets the bound ports as JSON when clients can be served.")
+@click.option("--warnings-fd", type=int, hidden=True, help="Gets each warning as a line.")
 def command(
-    file: str, overrides: tuple[str, ...], log_level: str, supervised_by: int | None, ready_fd: int | None
+    file: str,
+    overrides: tuple[str, ...],
+    log_level: str,
+    log_file: str | None,
+    supervised_by: int | None,
+    ready_fd: int | None,
+    warnings_fd: int | None,
 ) -> None:
     """Run one broker until SIGINT or SIGTERM."""
     from tidelog.broker.main import run
+    from tidelog.cli import broker_log
     from tidelog.config.broker import BrokerConfig
     from tidelog.config.errors import ConfigError
-    from tidelog.config.properties import parse_properties
 
-    with open(file, encoding="utf-8") as opened:
-        properties = parse_properties(opened.read())
+    properties = read_properties(file)
     try:
         config = BrokerConfig.load(properties, split_settings(overrides), hostname=socket.gethostname())
     except ConfigError as failure:
         for problem in failure.problems:
             click.echo(f"tidelog: {problem}", err=True)
         sys.exit(1)
-    logging.basicConfig(
-        level=log_level,
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s [broker {config.broker_id}] %(message)s (%(name)s)",
-    )
+    try:
+        broker_log.set_up(config.broker_id, log_level, log_file, warnings_fd)
+    except OSError as failure:
+        raise click.ClickException(f"the log file {log_file} cannot be written: {failure.strerror}") from failure
     if supervised_by is not None:
         _end_with(supervised_by)
     sys.exit(run(config, lambda broker: _tell(ready_fd, broker.ports_bound)))
+
+
+def read_properties(file: str) -> dict[str, str]:
+    from tidelog.config.properties import parse_properties
+
+    try:
+        with open(file, encoding="utf-8") as opened:
+            return parse_properties(opened.read())
+    except UnicodeDecodeError as failure:
+        raise click.ClickException(f"{file} is not UTF-8 (byte {failure.start}); write it as UTF-8") from failure
+    except OSError as failure:
+        raise click.ClickException(f"{file} cannot be read: {failure.strerror}") from failure
 
 
 def split_settings(settings: tuple[str, ...]) -> dict[str, str]:

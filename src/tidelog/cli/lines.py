@@ -10,12 +10,14 @@ import json
 import os
 import threading
 from collections.abc import AsyncIterator
+from difflib import get_close_matches
 from typing import Any, BinaryIO, NamedTuple
 
 import click
 
 _CHUNK_BYTES = 256 * 1024
 _CHUNKS_AHEAD = 4
+_LARGEST = {"partition": (1 << 31) - 1, "timestamp": (1 << 63) - 1}
 
 
 class LineError(click.ClickException):
@@ -58,6 +60,17 @@ class TextLines(NamedTuple):
             self.partition,
         )
 
+    def longest(self, record_bytes: int) -> int:
+        """The longest line that can become a record of this size."""
+        return record_bytes
+
+
+_FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp")
+_FIELDS_OF_CONSUME = ("topic", "offset")
+"""`tidelog consume --json` prints these too. They say where the record was, not where it goes."""
+_LONGEST_ESCAPE = 6
+"""Characters that JSON may take for one byte of a text."""
+
 
 class JsonLines(NamedTuple):
     """One object per line, as `tidelog consume --json` prints them. Values that are no text are written as JSON."""
@@ -65,17 +78,39 @@ class JsonLines(NamedTuple):
     headers: list[tuple[str, bytes | None]]
     partition: int | None
 
+    def longest(self, record_bytes: int) -> int:
+        return _LONGEST_ESCAPE * record_bytes + 4096
+
     def parse(self, number: int, line: bytes) -> Input:
         try:
             row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("it is not a JSON object")
+            _check_fields(row)
             headers = [*self.headers, *_headers(row.get("headers"))]
             partition, timestamp = _int(row, "partition"), _int(row, "timestamp")
             key, value = _bytes(row, "key"), _bytes(row, "value")
+        except json.JSONDecodeError as failure:
+            raise LineError(number, f"it is not JSON: {failure}") from failure
+        except RecursionError as failure:
+            raise LineError(number, "its JSON is nested too deeply") from failure
         except (ValueError, TypeError) as failure:
             raise LineError(number, str(failure)) from failure
         return Input(key, value, headers, partition if self.partition is None else self.partition, timestamp)
+
+
+def _check_fields(row: Any) -> None:
+    """A mistyped name must not silently become a record without a value."""
+    if not isinstance(row, dict):
+        raise ValueError("it is not a JSON object")
+    unknown = next((name for name in row if name not in _FIELDS and name not in _FIELDS_OF_CONSUME), None)
+    if unknown is not None:
+        near = get_close_matches(unknown, _FIELDS, 1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_FIELDS)}"
+        raise ValueError(f"unknown field {unknown!r}{meant}")
+    for name in ("key", "value"):
+        if name in row and f"{name}_base64" in row:
+            raise ValueError(f"it has both {name} and {name}_base64")
+    if "value" not in row and "value_base64" not in row:
+        raise ValueError('it has no value; "value": null writes a tombstone')
 
 
 def _headers(value: Any) -> list[tuple[str, bytes | None]]:
@@ -91,8 +126,12 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
 
 def _int(row: dict[str, Any], name: str) -> int | None:
     value = row.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{name} is not a whole number")
+    if not 0 <= value <= _LARGEST[name]:
+        raise ValueError(f"{name} {value} is not between 0 and {_LARGEST[name]}")
     return value
 
 
@@ -110,10 +149,11 @@ def _bytes(row: dict[str, Any], name: str) -> bytes | None:
     return text.encode("utf-8")
 
 
-async def read_lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
+async def read_lines(stream: BinaryIO, longest_bytes: int) -> AsyncIterator[list[bytes]]:
     """Lines as they come, without their ends; several at a time if several are there.
 
-    The reading is done by a thread that nothing waits for, so that Ctrl-C ends a command that waits for its input.
+    A line that is longer than that is refused before all of it is read. The reading is done by a thread that nothing
+    waits for, so that Ctrl-C ends a command that waits for its input.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
@@ -131,14 +171,48 @@ async def read_lines(stream: BinaryIO) -> AsyncIterator[list[bytes]]:
                 return
 
     threading.Thread(target=pump, daemon=True, name="stdin").start()
-    rest = b""
+    cutter = _Cutter(longest_bytes)
     while chunk := await chunks.get():
         room.release()
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield [line.removesuffix(b"\r") for line in lines]
-    if rest:
+        if lines := cutter.cut(chunk):
+            yield lines
+    if rest := cutter.rest():
         yield [rest]
+
+
+class _Cutter:
+    """Cuts a stream into lines. Each byte is copied once, however long its line is."""
+
+    def __init__(self, longest_bytes: int) -> None:
+        self._longest_bytes = longest_bytes
+        self._parts: list[bytes] = []
+        """Of the line that has not ended yet."""
+        self._size = 0
+        self._number = 1
+        """Of that line."""
+
+    def cut(self, chunk: bytes) -> list[bytes]:
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._parts, lines[0]])
+            for number, line in enumerate(lines, start=self._number):
+                self._check(number, len(line))
+            self._number += len(lines)
+            self._parts, self._size = [], 0
+        self._parts.append(rest)
+        self._size += len(rest)
+        self._check(self._number, self._size)
+        return [line.removesuffix(b"\r") for line in lines]
+
+    def rest(self) -> bytes:
+        return b"".join(self._parts)
+
+    def _check(self, number: int, size: int) -> None:
+        if size > self._longest_bytes:
+            raise LineError(
+                number,
+                f"it is longer than {self._longest_bytes} bytes; the topic takes no such record (max.message.bytes)",
+            )
 
 
 def _reader(stream: BinaryIO) -> Any:

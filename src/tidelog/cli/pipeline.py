@@ -18,7 +18,6 @@ from tidelog.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from tidelog.pipeline.checkpoints import FlowCheckpoint
     from tidelog.pipeline.project import Project
-    from tidelog.pipeline.run import Run
     from tidelog.types import Offset, TopicPartition
 
 _PER_SECOND = 4
@@ -119,22 +118,30 @@ def status(spec: Path | None, bootstrap: str | None, as_json: bool) -> None:
     from tidelog.pipeline.checkpoints import read_checkpoints
     from tidelog.pipeline.journal import read_journal
     from tidelog.pipeline.run import replayed
+    from tidelog.pipeline.status import positions, state_of, status_row
 
     with _told():
         project = _project(spec, bootstrap)
     last = replayed(read_journal(project.journal))
-    checkpoints = [] if project.checkpoints is None else read_checkpoints(project.checkpoints)
+    found = positions(last, [] if project.checkpoints is None else read_checkpoints(project.checkpoints))
     try:
-        ends, unknown = _ends(project, checkpoints), None
+        ends, unknown = _ends(project, found), None
     except TidelogError as failure:
         ends, unknown = {}, f"the lag is not known: {failure}"
-    rows = [_status_row(last, checkpoint, ends) for checkpoint in checkpoints]
+    rows = [status_row(last, position, ends) for position in found]
+    problems = [f"flow {position.flow}: {position.problem}" for position in found if position.problem is not None]
+    state = state_of(last)
     if as_json:
-        known = {"pipeline": project.name, "state": _state(last), "failure": last.failure, "flows": rows}
-        print_json(known if unknown is None else {**known, "lag_unknown": unknown})
+        known = {"pipeline": project.name, "state": state, "failure": last.failure, "flows": rows}
+        extra = {"lag_unknown": unknown, "problems": problems}
+        print_json({**known, **{name: told for name, told in extra.items() if told}})
         return
-    print_rows(rows, as_json=False, title=f"pipeline {project.name}  {_state(last)}", empty="no flow has run yet")
-    for told in (last.failure, unknown):
+    title = f"pipeline {project.name}  {state}"
+    if rows:
+        print_rows(rows, as_json=False, title=title)
+    else:
+        click.echo(f"{title}\nno flow has run yet")
+    for told in (last.failure, unknown, *problems):
         if told is not None:
             click.echo(told)
 
@@ -193,16 +200,7 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
                 run_pipeline(project, session, master, on_change=lambda seen: live.update(run_table(seen)), **refresh)
 
 
-def _state(last: Run) -> str:
-    """A run whose process is gone does not run, whatever its journal says."""
-    from tidelog.pipeline.lock import is_alive
-
-    if last.state == "RUNNING" and not is_alive(last.pid):
-        return "DIED"
-    return last.state
-
-
-def _ends(project: Project, checkpoints: list[FlowCheckpoint]) -> dict[TopicPartition, Offset]:
+def _ends(project: Project, positions: list[FlowCheckpoint]) -> dict[TopicPartition, Offset]:
     """Of the partitions that still exist; TidelogError, soon, if the brokers do not tell."""
     from tidelog.client.cluster import Cluster
     from tidelog.client.errors import UnknownTopicError
@@ -211,7 +209,7 @@ def _ends(project: Project, checkpoints: list[FlowCheckpoint]) -> dict[TopicPart
     from tidelog.host.clock import system_random
     from tidelog.pipeline.project import BOOTSTRAP
 
-    wanted = sorted({partition for checkpoint in checkpoints for partition in checkpoint.offsets})
+    wanted = sorted({partition for position in positions for partition in position.offsets})
     if not wanted:
         return {}
     patience = ClientSettings(
@@ -219,7 +217,10 @@ def _ends(project: Project, checkpoints: list[FlowCheckpoint]) -> dict[TopicPart
         default_api_timeout_ms=_PATIENCE_MS,
         socket_connection_setup_timeout_ms=_PATIENCE_MS,
     )
-    bootstrap = parse_bootstrap(project.configuration.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
+    try:
+        bootstrap = parse_bootstrap(project.configuration.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
+    except ValueError as failure:
+        raise PipelineError(f"{BOOTSTRAP} in {project.spec}: {failure}") from failure
 
     async def ask() -> dict[TopicPartition, Offset]:
         async with await Cluster.open(bootstrap, random=system_random(), settings=patience) as cluster:
@@ -234,24 +235,3 @@ def _ends(project: Project, checkpoints: list[FlowCheckpoint]) -> dict[TopicPart
         return run_until_interrupted(ask())
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-
-
-def _status_row(last: Run, checkpoint: FlowCheckpoint, ends: dict[TopicPartition, Offset]) -> dict[str, Any]:
-    """What the checkpoint has, and of the last run, if the flow was in it, what it did there."""
-    from tidelog.pipeline.display import lags_text, time_text
-
-    flow = last.flows.get(checkpoint.flow)
-    lags = {
-        partition: ends[partition] - offset for partition, offset in checkpoint.offsets.items() if partition in ends
-    }
-    return {
-        "flow": checkpoint.flow,
-        "state": None if flow is None else flow.state,
-        "batches": checkpoint.batch + 1,
-        "rows_of_last_run": 0 if flow is None else flow.rows,
-        "rows_per_s": 0 if flow is None else round(flow.rows_per_s),
-        "too_late": 0 if flow is None else flow.dropped,
-        "lag": sum(lags.values()) if lags else None,
-        "lag_by_partition": lags_text((partition, lags.get(partition)) for partition in checkpoint.offsets),
-        "watermark": time_text(checkpoint.watermark_ms),
-    }

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.batching import Batcher
     from tidelog.client.cluster import Cluster
-    from tidelog.client.produce import Produced
+    from tidelog.client.produce import Produced, Producer
+    from tidelog.records.header import Codec
 
 _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
+_LONGEST_COMPRESSED = 64 * 1024 * 1024
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -47,9 +49,15 @@ def command(
     compression: str,
     bootstrap: list[Address],
 ) -> None:
-    """Write the lines of standard input to a topic, a record each.
+    """Write the lines of standard input to a topic, a record each. Blank lines are left out.
 
     What went where is told on standard error. Exits with 1 if anything was not written.
+
+    \b
+    Examples:
+      echo hello | tidelog produce orders
+      printf '42:first\\n43:second\\n' | tidelog produce orders --key-separator :
+      tidelog consume orders --json | tidelog produce copy --json
     """
     from tidelog.cli.lines import JsonLines, TextLines
 
@@ -86,25 +94,48 @@ async def _produce(
     from tidelog.records.header import Codec
 
     await cluster.topic(outcome.topic)
+    codec = Codec[compression.upper()]
+    longest_bytes = lines.longest(await _longest_record(cluster, outcome.topic, codec))
     producer = Producer(cluster, acks=acks)
-    batcher = Batcher(cluster, producer, outcome.topic, BatchingSettings(compression=Codec[compression.upper()]))
+    batcher = Batcher(cluster, producer, outcome.topic, BatchingSettings(compression=codec))
     clock = SystemClock()
     number = 0
     try:
-        async for some in read_lines(sys.stdin.buffer):
+        async for some in read_lines(sys.stdin.buffer, longest_bytes):
             now_ms = clock.wall_ms()
             for line in some:
                 number += 1
-                if line:
+                if not line:
+                    outcome.blank += 1
+                else:
                     await _add(batcher, lines.parse(number, line), now_ms, outcome)
             if outcome.failure is not None:
                 break
     finally:
-        await batcher.flush()
-        producer.close()
-    await asyncio.sleep(0)  # the last futures tell their outcome
+        await _end(batcher, producer, outcome)
     if outcome.failure is not None:
         raise outcome.failure
+
+
+async def _longest_record(cluster: Cluster, topic: str, codec: Codec) -> int:
+    """A topic takes no longer one. If records are compressed, only their batch is known to be too long, once it is."""
+    from tidelog.client.admin import Admin, Resource, ResourceType
+    from tidelog.errors import TidelogError
+    from tidelog.records.header import Codec
+
+    if codec is not Codec.NONE:
+        return _LONGEST_COMPRESSED
+    try:
+        entries = await Admin(cluster).describe_configs(Resource(ResourceType.TOPIC, topic), ["max.message.bytes"])
+        return next(int(entry.value) for entry in entries if entry.value is not None)
+    except (TidelogError, StopIteration, ValueError):
+        return _LONGEST_COMPRESSED  # the broker decides
+
+
+async def _end(batcher: Batcher, producer: Producer, outcome: _Outcome) -> None:
+    await batcher.flush()
+    producer.close()
+    await outcome.all_done()
 
 
 async def _add(batcher: Batcher, record: Input, now_ms: int, outcome: _Outcome) -> None:
@@ -118,7 +149,8 @@ class _Outcome:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.failure: BaseException | None = None
-        self._batch: asyncio.Future[Produced] | None = None
+        self.blank = 0
+        """Blank lines, which make no records."""
         self._counts: dict[asyncio.Future[Produced], int] = {}
         self._written: dict[int, tuple[int, int, int]] = {}
         """By partition: records, the first offset, the one after the last."""
@@ -129,6 +161,11 @@ class _Outcome:
             self._counts[batch] = 0
             batch.add_done_callback(self._done)
         self._counts[batch] += 1
+
+    async def all_done(self) -> None:
+        """Wait until every batch is counted. A batch that is written or given up tells its futures a moment later."""
+        while self._counts:
+            await asyncio.wait(list(self._counts))
 
     def _done(self, batch: asyncio.Future[Produced]) -> None:
         from tidelog.client.sending import PartlyWrittenError
@@ -162,6 +199,10 @@ class _Outcome:
         lost = self._lost + sum(self._counts.values())
         if lost:
             click.echo(f"{_records(lost)} not written, or not known to be", err=True)
+        if not total and not lost:
+            click.echo(f"no records written to {self.topic}: the input had none", err=True)
+        if self.blank:
+            click.echo("1 blank line left out" if self.blank == 1 else f"{self.blank} blank lines left out", err=True)
 
 
 def _records(count: int) -> str:

@@ -12,14 +12,13 @@ import click
 
 from tidelog.cli.cluster import bootstrap_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.replica_plan import Plan, with_replicas
 from tidelog.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.cluster import Cluster
     from tidelog.client.errors import BrokerError
-
-Plan = dict[TopicPartition, tuple[BrokerId, ...]]
 
 _FORMAT = '{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}]}'
 
@@ -38,6 +37,13 @@ def _broker_ids(ctx: click.Context, parameter: click.Parameter, text: str | None
 @click.option("--partition", "numbers", multiple=True, type=click.IntRange(min=0), help="May be given again.")
 @click.option("--replicas", metavar="ID,ID,...", callback=_broker_ids, help="Where to; the first is the preferred one.")
 @click.option(
+    "--replication-factor",
+    "factor",
+    type=click.IntRange(min=1),
+    help="So many replicas, on brokers that this chooses; for --topic, or --all.",
+)
+@click.option("--all", "of_all", is_flag=True, help="With --replication-factor: all topics, internal ones too.")
+@click.option(
     "--file", type=click.Path(exists=True, dir_okay=False), help=f"A plan as Kafka's tools have it: {_FORMAT}"
 )
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is only shown.")
@@ -51,6 +57,8 @@ def command(
     topic: str | None,
     numbers: tuple[int, ...],
     replicas: tuple[BrokerId, ...] | None,
+    factor: int | None,
+    of_all: bool,
     file: str | None,
     execute: bool,
     wait: bool,
@@ -60,15 +68,25 @@ def command(
     as_json: bool,
     bootstrap: list[Address],
 ) -> None:
-    """Move partitions to other brokers, or change how many replicas they have."""
-    if [listing, cancel, replicas is not None, file is not None].count(True) != 1:
-        raise click.UsageError("pass one of --replicas, --file, --list and --cancel")
+    """Move partitions to other brokers, or change how many replicas they have.
+
+    \b
+    Examples:
+      tidelog reassign --topic orders --replicas 1,2,3
+      tidelog reassign --replication-factor 3 --all --execute --wait
+    """
+    if [listing, cancel, replicas is not None, factor is not None, file is not None].count(True) != 1:
+        raise click.UsageError("pass one of --replicas, --replication-factor, --file, --list and --cancel")
+    if factor is None and of_all:
+        raise click.UsageError("--all is for --replication-factor")
+    if factor is not None and (topic is None) != of_all:
+        raise click.UsageError("--replication-factor needs --topic or --all")
     if (replicas is not None or cancel) and topic is None:
         raise click.UsageError("name the partitions with --topic")
     if (numbers and topic is None) or (topic is not None and file is not None):
         raise click.UsageError("--partition needs --topic, and --file names topics and partitions itself")
     if (wait and not execute) or (execute and (listing or cancel)):
-        raise click.UsageError("--execute is for --replicas and --file, and --wait for --execute")
+        raise click.UsageError("--execute is for plans, not for --list and --cancel, and --wait is for --execute")
     if listing:
         _list(topic, numbers, as_json, bootstrap)
     elif cancel:
@@ -80,6 +98,8 @@ def command(
         async def planned(cluster: Cluster) -> Plan:
             if read is not None:
                 return read
+            if factor is not None:
+                return await _with_factor(cluster, topic, numbers, factor)
             assert topic is not None
             assert replicas is not None
             return dict.fromkeys(await _partitions(cluster, topic, numbers), replicas)
@@ -131,6 +151,20 @@ def _problem(entry: Any) -> str | None:
     return None
 
 
+async def _with_factor(cluster: Cluster, topic: str | None, numbers: tuple[int, ...], factor: int) -> Plan:
+    topics = await cluster.all_topics()
+    if topic is None:
+        partitions = [TopicPartition(name, number) for name, known in topics.items() for number in known.partitions]
+    else:
+        partitions = await _partitions(cluster, topic, numbers)
+    known = {partition: cluster.metadata.partition(partition) for partition in partitions}
+    current = {partition: found.replicas for partition, found in known.items() if found is not None}
+    try:
+        return with_replicas(current, factor, list(cluster.metadata.brokers))
+    except ValueError as failure:
+        raise click.ClickException(str(failure)) from failure
+
+
 async def _partitions(cluster: Cluster, topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
     from tidelog.client.leadership import partitions_of
 
@@ -154,11 +188,11 @@ def _move(
         plan = await planned(cluster)
         rows = await _plan_rows(cluster, plan)
         results: Mapping[TopicPartition, BrokerError | None] = {}
-        if execute:
+        if execute and plan:
             results = await alter_reassignments(cluster, plan)
             for partition, row in rows.items():
                 row["result"] = "begun" if results[partition] is None else str(results[partition])
-        print_rows(rows.values(), as_json=as_json)
+        print_rows(rows.values(), as_json=as_json, empty="all partitions have these replicas already")
         begun = {partition: plan[partition] for partition, failure in results.items() if failure is None}
         if timeout_s is not None and begun:
             await wait_until_reassigned(cluster, begun, timeout_ms=timeout_s * 1000)

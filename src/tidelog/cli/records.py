@@ -3,79 +3,105 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from tidelog.cli.output import put_bytes
+from tidelog.cli.since import iso_time
 
 if TYPE_CHECKING:
     from tidelog.records.kernel import Record
     from tidelog.types import TopicPartition
 
+    Show: TypeAlias = Callable[[TopicPartition, Record], bytes]
 
-def as_json_line(partition: TopicPartition, record: Record) -> bytes:
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+"""What a terminal may take for a command; a tab is harmless."""
+
+
+def as_json_line(*, escape: bool) -> Show:
     """What `tidelog produce --json` reads again."""
-    row: dict[str, Any] = {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-    }
-    put_bytes(row, "key", record.key)
-    put_bytes(row, "value", record.value)
-    row["headers"] = []
-    for name, value in record.headers:
-        header: dict[str, Any] = {"key": name}
-        put_bytes(header, "value", value)
-        row["headers"].append(header)
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+    def show(partition: TopicPartition, record: Record) -> bytes:
+        row: dict[str, Any] = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+        }
+        put_bytes(row, "key", record.key)
+        put_bytes(row, "value", record.value)
+        row["headers"] = []
+        for name, value in record.headers:
+            header: dict[str, Any] = {"key": name}
+            put_bytes(header, "value", value)
+            row["headers"].append(header)
+        text = json.dumps(row, ensure_ascii=False)
+        if escape:
+            text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        return text.encode("utf-8", "surrogatepass") + b"\n"
+
+    return show
 
 
-def as_text(*, keys: bool, headers: bool, offsets: bool) -> Callable[[TopicPartition, Record], bytes]:
+def as_text(*, keys: bool, headers: bool, offsets: bool, times: bool, topics: bool, escape: bool) -> Show:
     """The bytes of the value, and before them what was asked for, with tabs between."""
+    shown = _escaped if escape else bytes
 
     def show(partition: TopicPartition, record: Record) -> bytes:
         fields = []
         if offsets:
-            fields.append(b"%d:%d" % (partition.partition, record.offset))
+            where = b"%d:%d" % (partition.partition, record.offset)
+            fields.append(partition.topic.encode() + b":" + where if topics else where)
+        if times:
+            fields.append(iso_time(record.timestamp).encode())
         if headers:
-            fields.append(_headers(record))
+            fields.append(shown(_headers(record)))
         if keys:
-            fields.append(record.key or b"")
-        return b"\t".join([*fields, record.value or b""]) + b"\n"
+            fields.append(shown(record.key or b""))
+        return b"\t".join([*fields, shown(record.value or b"")]) + b"\n"
 
     return show
 
 
-def from_template(template: str) -> Callable[[TopicPartition, Record], bytes]:
-    r"""Fields in braces; \t and \n as a shell user types them. Bytes go through as they are."""
+def from_template(template: str, *, escape: bool) -> Show:
+    r"""Fields in braces; \t and \n as a shell user types them. A line ends once, also if the template ends it."""
     text = template.replace(r"\t", "\t").replace(r"\n", "\n")
+    text = text if text.endswith("\n") else text + "\n"
+    shown = _escaped if escape else bytes
 
     def show(partition: TopicPartition, record: Record) -> bytes:
+        fields = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "time": iso_time(record.timestamp),
+            "key": _text(shown(record.key or b"")),
+            "value": _text(shown(record.value or b"")),
+            "headers": _text(shown(_headers(record))),
+        }
         try:
-            line = text.format(
-                topic=partition.topic,
-                partition=partition.partition,
-                offset=record.offset,
-                timestamp=record.timestamp,
-                key=_text(record.key),
-                value=_text(record.value),
-                headers=_text(_headers(record)),
-            )
-        except (KeyError, IndexError, ValueError, AttributeError) as failure:
-            raise click.UsageError(
-                f"--format knows {{topic}} {{partition}} {{offset}} {{timestamp}} {{key}} {{value}} {{headers}}; "
-                f"not {failure}"
-            ) from failure
-        return line.encode("utf-8", "surrogateescape") + b"\n"
+            line = text.format(**fields)
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError, MemoryError, OverflowError) as failure:
+            known = " ".join(f"{{{name}}}" for name in fields)
+            raise click.UsageError(f"--format knows {known}; not {failure}") from failure
+        return line.encode("utf-8", "surrogateescape")
 
     return show
 
 
-def _text(data: bytes | None) -> str:
-    return "" if data is None else data.decode("utf-8", "surrogateescape")
+def _escaped(data: bytes) -> bytes:
+    r"""Control bytes, and what is not UTF-8, as \x1b and the like."""
+    text = data.decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda found: "\\n" if found[0] == "\n" else f"\\x{ord(found[0]):02x}", text).encode()
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _headers(record: Record) -> bytes:

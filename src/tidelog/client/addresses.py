@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Address: TypeAlias = tuple[str, int]
 
@@ -39,6 +39,17 @@ def address_text(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+class KnownBrokers(NamedTuple):
+    """Brokers that were met before: where to ask if no bootstrap address answers. Current brokers come first."""
+
+    addresses: tuple[Address, ...] = ()
+    cluster_id: str | None = None
+    """The cluster that they belong to; None if it did not tell."""
+
+
+NONE_KNOWN = KnownBrokers()
+
+
 class LastAsked:
     """When each address was asked something that any broker can answer: the one that was asked longest ago is next.
 
@@ -63,11 +74,11 @@ class FormerAddresses:
     """The addresses of brokers that metadata named before and does not name now, newest first, at most 16.
 
     A client that forgot them could be lost after a rolling restart: the only broker that it knows goes away while those
-    that were away before are back.
+    that were away before are back. It may begin with brokers that were met before it was made, however many.
     """
 
-    def __init__(self) -> None:
-        self._addresses: list[Address] = []
+    def __init__(self, known: Iterable[Address] = ()) -> None:
+        self._addresses = list(known)
 
     def learnt(self, before: Iterable[Address], now: Iterable[Address]) -> None:
         """Metadata named these brokers before its last answer, and names those now."""

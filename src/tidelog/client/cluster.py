@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tidelog.client.addresses import Address, FormerAddresses, LastAsked
+from tidelog.client.addresses import NONE_KNOWN, Address, KnownBrokers
+from tidelog.client.contacts import Contacts
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, UnknownTopicError, check
 from tidelog.client.metadata import ClusterMetadata, TopicMetadata
 from tidelog.client.settings import DEFAULT_SETTINGS, ClientSettings
 from tidelog.errors import ErrorCode, TidelogError
-from tidelog.net.calling import CannotConnectError, Connection, ConnectionClosedError
+from tidelog.net.calling import Connection
 from tidelog.ports import Random
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.metadata import (
@@ -24,7 +25,6 @@ from tidelog.wire.messages.metadata import (
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataRequestTopic,
-    MetadataResponse,
 )
 from tidelog.wire.schema import Message
 from tidelog.wire.versions import Versions
@@ -40,21 +40,23 @@ _FIND_COORDINATOR = Versions(4, 6)
 class Cluster:
     """The way to the brokers. One event loop, any number of tasks.
 
-    Always: at most one connection per address; a connection that ended is replaced by the next call.
+    `known` brokers are asked if no bootstrap address answers, and are believed only if they are still of their cluster.
+    With a `cluster_id`, bootstrap addresses must be of that cluster too. Otherwise the first answer says which it is.
     """
 
     def __init__(
-        self, bootstrap: Sequence[Address], *, random: Random, settings: ClientSettings = DEFAULT_SETTINGS
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        random: Random,
+        settings: ClientSettings = DEFAULT_SETTINGS,
+        known: KnownBrokers = NONE_KNOWN,
+        cluster_id: str | None = None,
     ) -> None:
         self.settings = settings
-        self.metadata = ClusterMetadata()
+        self.metadata = ClusterMetadata(cluster_id)
         self.random = random
-        self._bootstrap = list(bootstrap)
-        self._connections: dict[Address, Connection] = {}
-        self._opening: dict[Address, asyncio.Task[Connection]] = {}
-        self._last_asked = LastAsked()
-        self._former = FormerAddresses()
-        self._closed = False
+        self._contacts = Contacts(bootstrap, known, self.metadata, settings, random)
 
     @classmethod
     async def open(
@@ -63,13 +65,16 @@ class Cluster:
         *,
         random: Random,
         settings: ClientSettings = DEFAULT_SETTINGS,
+        known: KnownBrokers = NONE_KNOWN,
+        cluster_id: str | None = None,
         timeout_ms: float | None = None,
     ) -> Cluster:
         """Knows the brokers when it returns; CannotConnectError at once if no address answers.
 
-        With a timeout, all addresses are tried again until it is over; then DeadlineError.
+        With a timeout, all addresses are tried again until it is over; then DeadlineError. WrongClusterError if all
+        addresses belong to other clusters.
         """
-        cluster = cls(bootstrap, random=random, settings=settings)
+        cluster = cls(bootstrap, random=random, settings=settings, known=known, cluster_id=cluster_id)
         try:
             if timeout_ms is None:
                 await cluster._learn([])
@@ -81,12 +86,7 @@ class Cluster:
         return cluster
 
     def close(self) -> None:
-        self._closed = True
-        for task in self._opening.values():
-            task.cancel()
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._contacts.connections.close()
 
     async def __aenter__(self) -> Cluster:
         return self
@@ -103,76 +103,12 @@ class Cluster:
         node = self.metadata.brokers.get(broker)
         if node is None:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}", "not among the live brokers")
-        return await self._connection_to(node.address)
+        return await self._contacts.connections.to(node.address)
 
     @property
     def known_addresses(self) -> list[Address]:
         """Of the brokers that metadata names, then of those that it named before."""
-        return [*self.metadata.addresses, *self._former]
-
-    async def _any_connection(self, *, elsewhere: bool) -> tuple[Address, Connection]:
-        """To some broker: an open one if there is one, else a known one, else a bootstrap address.
-
-        `elsewhere`: the one that was asked longest ago, open or not. What does not answer is passed over, and the
-        addresses of former brokers come last: all brokers that metadata named may be away, and those back that were
-        away then. The last failure is raised if nothing answers.
-        """
-        addresses = _shuffled(self.metadata.addresses, self.random) + _shuffled(self._bootstrap, self.random)
-        addresses.sort(key=self._last_asked)
-        if not elsewhere:
-            addresses.sort(key=lambda address: not self._is_open(address))
-        failures: list[CannotConnectError | ConnectionClosedError] = []
-        for address in dict.fromkeys([*addresses, *self._former]):
-            try:
-                return address, await self._connection_to(address)
-            except ConnectionClosedError as failure:
-                failures.append(failure)
-                self._last_asked.failed(address, asyncio.get_running_loop().time())
-        if len(failures) == 1:
-            raise failures[0]
-        raise CannotConnectError("no broker can be reached: " + "; ".join(str(failure) for failure in failures))
-
-    def _is_open(self, address: Address) -> bool:
-        connection = self._connections.get(address)
-        return connection is not None and not connection.closed
-
-    async def _connection_to(self, address: Address) -> Connection:
-        if self._closed:
-            raise ConnectionClosedError("the client is closed")
-        connection = self._connections.get(address)
-        if connection is not None and not connection.closed:
-            return connection
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = self._opening[address] = asyncio.get_running_loop().create_task(self._open(address))
-            opening.add_done_callback(lambda task: self._opened(address, task))
-        # Shielded, for others may wait for the same.
-        return await asyncio.shield(opening)
-
-    async def _open(self, address: Address) -> Connection:
-        host, port = address
-        settings = self.settings
-        connection = await Connection.open(
-            host,
-            port,
-            client_id=settings.client_id,
-            connect_timeout_ms=settings.socket_connection_setup_timeout_ms,
-        )
-        try:
-            await connection.negotiate(timeout_ms=settings.request_timeout_ms)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _opened(self, address: Address, task: asyncio.Task[Connection]) -> None:
-        del self._opening[address]
-        if task.cancelled() or task.exception() is not None:
-            return
-        if self._closed:
-            task.result().close()
-        else:
-            self._connections[address] = task.result()
+        return self._contacts.known_addresses
 
     # Calls
 
@@ -186,32 +122,8 @@ class Cluster:
     ) -> Any:
         """Once, to that broker or to any; the response may hold errors."""
         if to is None:
-            return await self._call_any(request, versions=versions, timeout_ms=timeout_ms)
-        return await self._call_on(await self.connection(to), request, versions, timeout_ms)
-
-    async def _call_any(
-        self,
-        request: Message,
-        *,
-        versions: Versions | None = None,
-        timeout_ms: float | None = None,
-        elsewhere: bool = False,
-    ) -> Any:
-        loop = asyncio.get_running_loop()
-        address, connection = await self._any_connection(elsewhere=elsewhere)
-        self._last_asked.asked(address, loop.time())
-        try:
-            return await self._call_on(connection, request, versions, timeout_ms)
-        except ConnectionClosedError:
-            self._last_asked.failed(address, loop.time())
-            raise
-
-    async def _call_on(
-        self, connection: Connection, request: Message, versions: Versions | None, timeout_ms: float | None
-    ) -> Any:
-        version = connection.pick(request.__schema__.api_key, versions)
-        patience_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        return await connection.call(request, version, timeout_ms=patience_ms)
+            return await self._contacts.call_any(request, versions, timeout_ms)
+        return await self._contacts.call_on(await self.connection(to), request, versions, timeout_ms)
 
     async def call_controller(self, request: Message, *, versions: Versions | None = None) -> Any:
         """Once; BrokerError with NOT_CONTROLLER if nobody is known to be it."""
@@ -326,16 +238,4 @@ class Cluster:
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
         )
-        response: MetadataResponse = await self._call_any(request, versions=Versions(4, 13), elsewhere=elsewhere)
-        check(response.error_code, "metadata")
-        before = self.metadata.addresses
-        self.metadata.apply(response, of_all_topics=topics is None)
-        self._former.learnt(before, self.metadata.addresses)
-
-
-def _shuffled(addresses: Sequence[Address], random: Random) -> list[Address]:
-    """Begun somewhere, so that clients spread over the brokers."""
-    if not addresses:
-        return []
-    start = random.randrange(0, len(addresses))
-    return [*addresses[start:], *addresses[:start]]
+        await self._contacts.learn(request, elsewhere=elsewhere, of_all_topics=topics is None)

@@ -42,6 +42,10 @@ class ColumnBatcher:
         self._facts = BatchFacts(codec=settings.compression)
         self._loop = asyncio.get_running_loop()
         self._open: dict[TopicPartition, _Open] = {}
+        self._unheard = 0
+        """Batches that were sent and whose outcome has not come here yet."""
+        self._quiet = asyncio.Event()
+        """Set when the last outcome has come, and with the first failure."""
         self._failure: BaseException | None = None
         self._waiting: asyncio.Task[None] | None = None
 
@@ -59,27 +63,33 @@ class ColumnBatcher:
 
     async def room(self) -> None:
         """Wait while too much is on its way."""
-        await self._wait(self._settings.buffer_memory)
+        if self._failure is None and self._producer.outstanding_bytes >= self._settings.buffer_memory:
+            await self._wait_for_room()
+        self._raise_failure()
 
     async def flush(self) -> None:
-        """Send all that is open, and wait until all is written."""
+        """Send all that is open, and wait until all is written.
+
+        This waits for the outcome of each batch. The producer's own flush does not: it has nothing outstanding as soon
+        as it gives up the last batch, a moment before that batch's failure comes here.
+        """
         for partition in list(self._open):
             self._send(partition)
-        await self._wait(1)
+        while self._unheard and self._failure is None:
+            await self._quiet.wait()
+        self._raise_failure()
         await self._producer.flush()
 
-    async def _wait(self, below_bytes: int) -> None:
-        """Until less than that is on its way, or until a batch is given up."""
-        if self._failure is None and self._producer.outstanding_bytes >= below_bytes:
-            self._waiting = self._loop.create_task(self._producer.room(below_bytes))
-            try:
-                await self._waiting
-            except asyncio.CancelledError:
-                if self._failure is None:
-                    raise
-            finally:
-                self._waiting = None
-        self._raise_failure()
+    async def _wait_for_room(self) -> None:
+        """Or until a batch is given up."""
+        self._waiting = self._loop.create_task(self._producer.room(self._settings.buffer_memory))
+        try:
+            await self._waiting
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+        finally:
+            self._waiting = None
 
     def _begin(self, partition: TopicPartition) -> _Open:
         limit_bytes = self._producer.limits.batch_bytes(partition.topic, self._settings.batch_size)
@@ -96,21 +106,28 @@ class ColumnBatcher:
             return
         try:
             data = finish_batch(batch.writer, self._facts)
-            self._producer.send(partition, data, batch.since_s).add_done_callback(self._sent)
+            sent = self._producer.send(partition, data, batch.since_s)
+            self._unheard += 1
+            self._quiet.clear()
+            sent.add_done_callback(self._hear)
         except BaseException as failure:
             self._fail(failure)
             if not isinstance(failure, Exception):
                 raise
 
-    def _sent(self, done: asyncio.Future[Produced]) -> None:
+    def _hear(self, done: asyncio.Future[Produced]) -> None:
+        self._unheard -= 1
+        if not self._unheard:
+            self._quiet.set()
         failure = done.exception()
         if failure is not None:
             self._fail(failure)
 
     def _fail(self, failure: BaseException) -> None:
-        """Only the first failure counts. What waits for room ends."""
+        """Only the first failure counts. Whatever waits ends."""
         if self._failure is None:
             self._failure = failure
+            self._quiet.set()
             if self._waiting is not None:
                 self._waiting.cancel()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tidelog.errors import ErrorCode, TidelogError, error_code
+from tidelog.net.calling import CannotConnectError, ConnectionClosedError
 
 
 class BrokerError(TidelogError):
@@ -26,6 +29,25 @@ class UnknownTopicError(BrokerError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "it does not exist")
+
+
+class WrongClusterError(TidelogError):
+    """A broker of another cluster answered. Its address may have belonged to this cluster before."""
+
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+def unreachable(failures: Iterable[TidelogError]) -> TidelogError:
+    """One error for all addresses that were tried. It is retriable if one of them may answer later."""
+    found = list(failures) or [CannotConnectError("no address of a broker is known")]
+    if len(found) == 1:
+        return found[0]
+    told = "; ".join(map(str, found))
+    if any(isinstance(failure, ConnectionClosedError) for failure in found):
+        return CannotConnectError(f"no broker can be reached: {told}")
+    if all(isinstance(failure, WrongClusterError) for failure in found):
+        return WrongClusterError(told)
+    return next(failure for failure in found if not isinstance(failure, WrongClusterError))
 
 
 def check(code: int, about: str, message: str | None = None) -> None:

@@ -75,7 +75,9 @@ class Member:
         on_lost: Listener = _ignore,
     ) -> None:
         addresses = [node.address for node in cluster.metadata.brokers.values()]
-        self._cluster = Cluster(addresses, random=cluster.random, settings=cluster.settings)
+        self._cluster = Cluster(
+            addresses, random=cluster.random, settings=cluster.settings, cluster_id=cluster.metadata.cluster_id
+        )
         self._topics = sorted(dict.fromkeys(topics))
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._is_cooperative = all(assignor.is_cooperative for assignor in assignors)

@@ -47,18 +47,25 @@ class ClusterMetadata:
     """The sum of all Metadata answers.
 
     Always: a partition's leader is of the highest leader epoch ever heard of, so that a broker that lags behind does
-    not send a client back to an old leader. A topic that was made anew begins anew.
+    not send a client back to an old leader. A topic that was made anew begins anew. All answers are of one cluster:
+    those of another are not applied.
     """
 
-    def __init__(self) -> None:
-        self.cluster_id: str | None = None
+    def __init__(self, cluster_id: str | None = None) -> None:
+        self.cluster_id = cluster_id
+        """None until a broker tells it; old brokers do not."""
         self.controller: BrokerId = NO_BROKER
         self.brokers: dict[BrokerId, Node] = {}
         self.topics: dict[str, TopicMetadata] = {}
         self.errors: dict[str, ErrorCode] = {}
         """Why a topic that was asked for is not in `topics`."""
 
+    def takes(self, response: MetadataResponse) -> bool:
+        """Whether the answer is of this cluster, as far as both are known."""
+        return not response.cluster_id or self.cluster_id in (None, response.cluster_id)
+
     def apply(self, response: MetadataResponse, *, of_all_topics: bool = False) -> None:
+        assert self.takes(response), "an answer of another cluster"
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller = response.controller_id
         brokers = sorted(response.brokers, key=lambda broker: broker.node_id)

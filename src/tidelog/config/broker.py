@@ -159,8 +159,9 @@ def _equate_ids(originals: dict[str, str], problems: list[str]) -> None:
 def _take(name: str, text: str, values: dict[str, Any], problems: list[str], warnings: list[str]) -> None:
     """Read one line of the file into `values`."""
     setting = settings.broker_setting(name)
-    if setting is None or name in settings.THROTTLES:
-        warnings.append(_unknown(name))
+    unknown = unknown_setting(name)
+    if setting is None or unknown is not None:
+        warnings.append(unknown or name)
         return
     try:
         value = setting.read(text, name)
@@ -177,7 +178,10 @@ def _take(name: str, text: str, values: dict[str, Any], problems: list[str], war
         warnings.append(f"{name}={_shown(setting, value)} is accepted, but has no effect in tidelog")
 
 
-def _unknown(name: str) -> str:
+def unknown_setting(name: str) -> str | None:
+    """What is wrong with a name in a file or on a command line; None if a broker knows it."""
+    if settings.broker_setting(name) is not None and name not in settings.THROTTLES:
+        return None
     if name in settings.THROTTLES:
         return f"{name} cannot be set in a file; use `kafka-configs --alter`"
     near = settings.near_name(name)

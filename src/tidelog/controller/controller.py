@@ -7,6 +7,7 @@ says so with TookOver; so nothing here has to know how a write can fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from tidelog.controller.events import (
@@ -116,9 +117,9 @@ class Controller:
 
     def _took_over(self, event: TookOver) -> None:
         # What brokers said of themselves is in no node. It holds until they say otherwise.
-        shutting_down, offline = self.image.shutting_down, self.image.offline
-        self.image = Image(event.snapshot)
-        self.image.shutting_down, self.image.offline = shutting_down, offline
+        former, self.image = self.image, Image(event.snapshot)
+        self.image.shutting_down, self.image.offline = former.shutting_down, former.offline
+        self.image.log_ends.keep_given_up(former.log_ends, partial(self._is_as_before, former))
         self._turn = self._new_turn()
         self._turn.batch.brokers_changed()
         for broker in self.image.brokers:
@@ -127,6 +128,13 @@ class Controller:
         self._turn.settle(self.image.standing())
         take_up(self._turn)
         self._delete_replicas(self.image.deleting)
+
+    def _is_as_before(self, former: Image, partition: TopicPartition, broker: BrokerId) -> bool:
+        """The partition still waits for a leader in the same epoch, and the broker has not registered anew."""
+        then, now = former.state(partition), self.image.state(partition)
+        if then is None or now is None or now.leader != NO_LEADER or now.leader_epoch != then.leader_epoch:
+            return False
+        return broker in former.brokers and self._is_current(broker, former.brokers[broker].epoch)
 
     def _brokers_changed(self, event: BrokersChanged) -> None:
         known, living = self.image.brokers, event.brokers
@@ -238,9 +246,14 @@ class Controller:
             return
         for partition, asked_in in event.asked_in.items():
             topic = self._waiting_for_a_leader(partition)
-            if topic is not None and topic.states[partition.partition].leader_epoch == asked_in:
+            if topic is None:
+                continue
+            if topic.states[partition.partition].leader_epoch == asked_in:
                 self.image.log_ends.give_up(partition, event.broker)
-                self._turn.settle_partition(topic, partition)
+            else:
+                # The epoch has grown without a leader. Its time begins anew; to be asked twice does no harm.
+                self.image.log_ends.answered(partition, event.broker)
+            self._turn.settle_partition(topic, partition)
 
     def _waiting_for_a_leader(self, partition: TopicPartition) -> Topic | None:
         """The topic of a partition that stays and has no leader."""

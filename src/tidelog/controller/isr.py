@@ -148,12 +148,12 @@ def _is_known(state: PartitionState, epoch: int, member: Broker) -> bool:
     """Whether the leader means the member as it is registered now, and no earlier life of it.
 
     One that joins must be named with its current broker epoch: another life may have lost what it had (edge case 32).
-    One that stays may be unknown to a leader whose term is young: then it is enough that it has lost nothing since it
-    came into the ISR, so that a follower that is slow to fetch does not keep another from leaving.
+    One that stays may be unknown to a leader whose term is young, or may have registered anew without a fetch since.
+    Then it is enough that it has lost nothing since it came into the ISR, so that a follower that is slow to fetch does
+    not keep another from leaving or joining.
     """
-    if epoch == UNKNOWN_EPOCH and member.id in state.isr:
-        return member.has_kept(state.lives.get(member.id, UNKNOWN_EPOCH))
-    return epoch == member.epoch
+    is_the_same = member.id in state.isr and member.has_kept(state.lives.get(member.id, UNKNOWN_EPOCH))
+    return is_the_same or epoch == member.epoch
 
 
 def _answer(index: int, result: ErrorCode | PartitionState) -> AlterPartitionResponsePartitionData:

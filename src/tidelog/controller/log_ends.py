@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,6 +60,13 @@ class LogEnds:
     def give_up(self, partition: TopicPartition, broker: BrokerId) -> None:
         """It was asked long ago. If it tells after all, that counts."""
         self._heard[partition].given_up.add(broker)
+
+    def keep_given_up(self, former: LogEnds, still_holds: Callable[[TopicPartition, BrokerId], bool]) -> None:
+        """Everything was read again in the same term. Replicas that could not tell are not waited for once more."""
+        for partition, heard in former._heard.items():
+            kept = {broker for broker in heard.given_up if still_holds(partition, broker)}
+            if kept:
+                self._heard[partition].given_up |= kept
 
     def forget_broker(self, broker: BrokerId) -> None:
         """It died or begins anew: what it told of its logs counts no more."""

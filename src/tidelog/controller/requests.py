@@ -39,6 +39,8 @@ from tidelog.wire.messages.controller import (
 from tidelog.wire.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tidelog.wire.schema import Message
 
+MOST_NAMED = 10_000
+"""Partitions that one broker names to another in a request that clients may send, too: more would be refused."""
 VERSIONS = {LeaderAndIsrRequest: 7, StopReplicaRequest: 4, UpdateMetadataRequest: 8, ListOffsetsRequest: 7}
 """What Kafka 3.9 sends."""
 
@@ -136,7 +138,9 @@ class Batch:
             if broker in self._stopped:
                 requests.append(self._stop_replica(broker))
             if broker in self._log_ends:
-                requests.append(self._list_offsets(self._log_ends[broker]))
+                wanted = self._log_ends[broker]
+                pieces = (wanted[at : at + MOST_NAMED] for at in range(0, len(wanted), MOST_NAMED))
+                requests.extend(map(self._list_offsets, pieces))
             if requests:
                 told[broker] = requests
         return told

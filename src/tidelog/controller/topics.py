@@ -18,6 +18,8 @@ from tidelog.types import BrokerId
 from tidelog.wire import ZERO_UUID, uuid_text
 
 MAX_NAME_LENGTH = 249
+_MOST_KEPT = 32_767
+"""Characters of names that no topic can have, in one request: one name of any length is kept as it is."""
 """A directory is named by the topic and the partition, and file systems end at 255."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's limit: what follows from one request is done in one go."""
@@ -100,6 +102,25 @@ def is_valid_name(name: str) -> bool:
     except TopicError:
         return False
     return True
+
+
+def cut_name(name: str) -> str:
+    """The name as it is kept for an answer that may have to wait. What is cut can be told from the name of a topic."""
+    return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def kept_names(names: Iterable[str]) -> Callable[[str], str]:
+    """How an answer that may have to wait keeps the names of its request.
+
+    Clients look for the very name that they have sent, so a name is kept as it is, unless there are so many long ones
+    that they would take much memory.
+    """
+    too_long = sum(len(name) for name in names if len(name) > MAX_NAME_LENGTH)
+    return cut_name if too_long > _MOST_KEPT else _as_it_is
+
+
+def _as_it_is(name: str) -> str:
+    return name
 
 
 def colliding(name: str, names: Sequence[str]) -> str | None:

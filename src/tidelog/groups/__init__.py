@@ -6,13 +6,16 @@ a `ticket` (anything but None), and a join with a suffix for a new member id. Wh
 carried out in their order:
 
 - `Answer(ticket, message)`: send it. Each ticket is answered exactly once, in this call or in a later one.
+- `Answers`: `take` each of them and send it, now or in later turns of the loop.
 - `Write(records, done)`: append the records, all or none, behind those of earlier writes. Call `done(error, now_ms)`
   when they are committed or have failed, and carry out the effects it returns. REQUEST_TIMED_OUT (they are in the log
   but not committed in time) is not the end: call `done` again when it is known what became of them.
 
 The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_ms)`, then requests and, whenever
-`deadline_ms()` has come, `expire(now_ms)`; every offsets.retention.check.interval.ms `expire_offsets(now_ms)`; at last
-`unload(now_ms)`. Before and after that the broker answers for itself, with `refuse(request, error, version)`.
+`deadline_ms()` has come, `expire(now_ms)`; every offsets.retention.check.interval.ms `begin_expiry()`, and then
+`expire_offsets(most, now_ms)` while it `has_expiry`; after `topics_deleted(topics)` `forget_deleted(most, now_ms)`
+while it `has_deleted_topics`; at last `unload(now_ms)`. Before and after that the broker answers for itself, with
+`refuse(request, error, version)`.
 
 | request | method | answer |
 |---|---|---|
@@ -23,20 +26,20 @@ The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_
 | OffsetCommit 2-10 | `commit_offsets`; of very many partitions a `LargeCommit`, then `commit_large` | the response |
 | OffsetFetch 1-10 | `fetch_offsets`, for each of `fetched_groups(request)` | a group, for `fetch_response(groups)` |
 | the same of very many partitions | `snapshot_offsets` | a Snapshot, for `fetched` piece by piece |
-| OffsetDelete 0 | `delete_offsets` | the response |
+| OffsetDelete 0 | `subscriptions`, which are read piece by piece, then `delete_offsets` | the response |
 | DescribeGroups 0-6 | `describe`, for each group | returned, not an effect |
 | ListGroups 0-5 | `list_groups`, of each partition | returned, not an effect |
 | DeleteGroups 0-2 | `delete_group`, for each group | a result |
 
 The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `returning`, `syncing`,
-`leaving`; `commits`, `offsets`, `large_commits`, `retention`; `usage` and `lengths`, which bound what clients can make
-groups keep; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
+`leaving`; `subscriptions`; `commits`, `offsets`, `large_commits`, `retention`, `deletions`; `usage` and `lengths`, for
+what clients can make groups keep; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse
 from tidelog.groups.commits import Snapshot
 from tidelog.groups.config import GroupConfig
-from tidelog.groups.effects import Answer, Effect, Record, Ticket, Write
+from tidelog.groups.effects import Answer, Answers, Effect, Record, Ticket, Write
 from tidelog.groups.groups import Groups
 from tidelog.groups.large_commits import LARGE_COMMIT_MAX_BYTES, LargeCommit
 from tidelog.groups.lengths import MAX_CLIENT_ID, MAX_GROUP_ID, MAX_MEMBERS
@@ -44,6 +47,7 @@ from tidelog.groups.member import Client
 from tidelog.groups.offsets import fetched
 from tidelog.groups.records import NO_BAD_RECORDS, BadRecords, partition_of
 from tidelog.groups.states import GroupState
+from tidelog.groups.subscriptions import Subscriptions
 from tidelog.groups.usage import MEMBERS_MAX_BYTES, Usage
 
 __all__ = [
@@ -54,6 +58,7 @@ __all__ = [
     "MEMBERS_MAX_BYTES",
     "NO_BAD_RECORDS",
     "Answer",
+    "Answers",
     "BadRecords",
     "Client",
     "Effect",
@@ -63,6 +68,7 @@ __all__ = [
     "LargeCommit",
     "Record",
     "Snapshot",
+    "Subscriptions",
     "Ticket",
     "Usage",
     "Write",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from tidelog.groups.usage import Usage
@@ -136,16 +136,23 @@ class Commits:
             partition in values.get(topic, ()) for values in self._large
         )
 
-    def known_partitions(self) -> Iterator[TopicPartition]:
-        """All that have a value or are about to have one."""
+    def knows(self, topic: str, partition: int) -> bool:
+        """Whether it has a value or is about to have one."""
+        return self.get(topic, partition) is not None or self.is_in_flight(topic, partition)
+
+    def known_partitions(self, among: Container[str] | None = None) -> Iterator[TopicPartition]:
+        """All that have a value or are about to have one; or those of some topics."""
         for topic, partitions in self.by_topic.items():
-            for partition in partitions:
-                yield TopicPartition(topic, partition)
+            if among is None or topic in among:
+                for partition in partitions:
+                    yield TopicPartition(topic, partition)
         for topic, partition in self._in_flight:
-            if self.get(topic, partition) is None:
+            if (among is None or topic in among) and self.get(topic, partition) is None:
                 yield TopicPartition(topic, partition)
         for values in self._large:
             for topic, partitions in values.items():
+                if among is not None and topic not in among:
+                    continue
                 for partition in partitions:
                     if self.get(topic, partition) is None and (topic, partition) not in self._in_flight:
                         yield TopicPartition(topic, partition)

@@ -1,10 +1,11 @@
 """What a request or a timer leads to, and the turn in which it does.
 
-The shell carries effects out in their order: it sends an Answer, and appends a Write.
+The shell carries effects out in their order: it sends an Answer, or many Answers, and appends a Write.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,6 +28,20 @@ class Answer(NamedTuple):
     message: Any
 
 
+class Answers(NamedTuple):
+    """Many answers that differ in the member they name. Each is made when it is sent: to make them for all members of a
+    large group in one go takes long."""
+
+    waiting: deque[tuple[Ticket, str]]
+    """Who asked, and the id of the member. The shell takes them out, the first one first."""
+    make: Callable[[str], Message]
+
+    def take(self) -> Answer:
+        """The next one."""
+        ticket, member_id = self.waiting.popleft()
+        return Answer(ticket, self.make(member_id))
+
+
 class Write(NamedTuple):
     """To be appended with acks=all, as one batch or within one, after all writes before it.
 
@@ -40,7 +55,7 @@ class Write(NamedTuple):
     done: Callable[[int, int], list[Effect]]
 
 
-Effect: TypeAlias = Answer | Write
+Effect: TypeAlias = Answer | Answers | Write
 
 
 class Turn:

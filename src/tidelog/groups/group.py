@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidelog.errors import ErrorCode, WireError
+from tidelog.errors import ErrorCode
 from tidelog.groups.commits import Commits
 from tidelog.groups.effects import Ticket
 from tidelog.groups.member import Client, Member, Terms
@@ -12,8 +12,6 @@ from tidelog.groups.states import TRANSITIONS, GroupState
 from tidelog.groups.timers import Timer, TimerKind
 from tidelog.groups.usage import Usage
 from tidelog.types import NO_TIMESTAMP
-from tidelog.wire.codec import decode_from
-from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.wire.messages.group_records import GroupMetadataValue
 from tidelog.wire.messages.groups import JoinGroupResponseMember
 
@@ -30,6 +28,7 @@ class Group:
     __slots__ = (
         "_supporters",
         "commits",
+        "deletions_seen",
         "generation",
         "has_new_member",
         "id",
@@ -47,7 +46,6 @@ class Group:
         "state_ms",
         "static",
         "storing",
-        "subscribed_topics",
         "sync_timer",
         "unsynced",
         "usage",
@@ -78,13 +76,13 @@ class Group:
         """The leader's assignment for this generation is on its way into the log."""
         self.returning = 0
         """How many writes are under way for static members that came back in this generation."""
-        self.subscribed_topics: set[str] | None = None
-        """What this generation reads; None if that cannot be known."""
         self.is_initial = False
         """The rebalance under way began in an empty group, so it waits for more members to come."""
         self.has_new_member = False
         self.initial_end_ms = 0
         self.commits = Commits(usage)
+        self.deletions_seen = 0
+        """Offsets of topics that were deleted up to this deletion are forgotten, or being so (`deletions`)."""
         self.join_timer = Timer(TimerKind.JOIN, self)
         self.sync_timer = Timer(TimerKind.SYNC, self)
         self._supporters: dict[str, int] = {}
@@ -101,7 +99,6 @@ class Group:
         """Those who are members now are its members. After the last number that fits the protocol it begins anew."""
         self.generation = self.generation + 1 if self.generation < _LAST_GENERATION else 1
         self.protocol = self.elected_protocol() if self.members else None
-        self.subscribed_topics = self._read_subscriptions()
         self.unsynced.clear()
         self.storing = False
         self.returning = 0
@@ -180,7 +177,7 @@ class Group:
 
     def update(self, member: Member, terms: Terms) -> None:
         self._count_supporters(member.terms, -1)
-        member.terms = terms
+        member.agree(terms)
         self._count_supporters(terms, 1)
         self._count_bytes(member)
 
@@ -258,6 +255,9 @@ class Group:
     def elected_protocol(self) -> str:
         """Each member votes for the first of its protocols that all can do; most votes win."""
         count = len(self.members)
+        choices = [name for name, supporters in self._supporters.items() if supporters == count]
+        if len(choices) == 1:
+            return choices[0]
         votes: dict[str, int] = {}
         for member in self.members.values():
             choice = next(name for name in member.terms.protocols if self._supporters[name] == count)
@@ -276,34 +276,7 @@ class Group:
     def metadata(self) -> list[JoinGroupResponseMember]:
         """What the leader is told to assign by."""
         assert self.protocol is not None
-        return [
-            JoinGroupResponseMember(
-                member_id=member.id,
-                group_instance_id=member.instance_id,
-                metadata=member.terms.protocols[self.protocol],
-            )
-            for member in self.members.values()
-        ]
-
-    def is_subscribed_to(self, topic: str) -> bool:
-        """If it cannot be known, consumers are taken to read everything."""
-        if self.subscribed_topics is None:
-            return self.protocol_type == CONSUMER
-        return topic in self.subscribed_topics
-
-    def _read_subscriptions(self) -> set[str] | None:
-        """All versions of the consumer protocol begin like the first, after two bytes of version."""
-        if self.protocol_type != CONSUMER:
-            return None
-        topics: set[str] = set()
-        for member in self.members.values():
-            assert self.protocol is not None
-            try:
-                subscription = decode_from(ConsumerProtocolSubscription, member.terms.protocols[self.protocol], 0, 2)[0]
-            except WireError:
-                return None
-            topics.update(subscription.topics)
-        return topics
+        return [member.told(self.protocol) for member in self.members.values()]
 
     # The record
 
@@ -323,6 +296,15 @@ class Group:
             leader=self.leader,
             current_state_timestamp=NO_TIMESTAMP if self.state_ms is None else self.state_ms,
             members=members,
+        )
+
+    def stored_bytes(self, assignments: dict[str, bytes]) -> int:
+        """About how large that record is: what clients can make long of it."""
+        assert self.protocol is not None
+        protocol = self.protocol
+        return sum(
+            len(member.terms.protocols[protocol]) + len(assignments.get(member_id, b""))
+            for member_id, member in self.members.items()
         )
 
     def load(self, value: GroupMetadataValue) -> None:
@@ -347,4 +329,3 @@ class Group:
             self.add(member, value.protocol_type)
         if self.leader not in self.members:
             self.leader = next(iter(self.members), None)
-        self.subscribed_topics = self._read_subscriptions()

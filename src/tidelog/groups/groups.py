@@ -11,6 +11,7 @@ from tidelog.groups import offsets, retention
 from tidelog.groups.answers import commit_error, join_error, sync_error
 from tidelog.groups.commits import Commit, Commits
 from tidelog.groups.config import GroupConfig
+from tidelog.groups.deletions import DeletedTopics
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Turn
 from tidelog.groups.group import Group
 from tidelog.groups.joining import join
@@ -37,7 +38,9 @@ from tidelog.groups.records import (
     read_good_records,
     read_record,
 )
+from tidelog.groups.retention import Expiry
 from tidelog.groups.states import GroupState
+from tidelog.groups.subscriptions import Subscriptions
 from tidelog.groups.syncing import heartbeat, sync
 from tidelog.groups.timers import Timer, TimerKind, Timers
 from tidelog.groups.usage import GROUPS_MAX, Usage
@@ -60,6 +63,11 @@ from tidelog.wire.messages.groups import (
     SyncGroupRequest,
 )
 
+_TOPICS_OF_ELEMENT = 20
+"""To look whether a group has committed to some topics takes little time."""
+_MOST_DUE = 500
+"""Timers that are served in one call: that the session of a member is over takes some microseconds."""
+
 
 class Groups:
     """The coordinator of the groups of one partition, while this broker leads it.
@@ -75,6 +83,9 @@ class Groups:
         """What these groups keep, and those of the broker's other partitions."""
         self._groups: dict[str, Group] = {}
         self._timers = Timers()
+        self._deleted = DeletedTopics()
+        self._expiry: Expiry | None = None
+        """The check for old offsets that is under way."""
 
     # Membership
 
@@ -153,6 +164,7 @@ class Groups:
             turn.answer(ticket, commit_error(request, group))
         else:
             used = group
+            self._catch_up(turn, used)
             offsets.commit(turn, used, request, ticket, lambda: self._forget_if_never_used(used))
         return turn.effects
 
@@ -164,6 +176,7 @@ class Groups:
             turn.answer(ticket, large.response(group))
         else:
             used = group
+            self._catch_up(turn, used)
             large.store(turn, used, ticket, lambda: self._forget_if_never_used(used))
         return turn.effects
 
@@ -186,6 +199,7 @@ class Groups:
         """
         turn = self._turn(now_ms)
         group = self._groups.get(asked.group_id)
+        self._catch_up(turn, group)
         offsets.fetch(turn, group, asked, version, ticket, require_stable=require_stable)
         return turn.effects
 
@@ -194,7 +208,9 @@ class Groups:
     ) -> list[Effect]:
         """Answers a Snapshot of what the group has committed for these topics, or for all; or an ErrorCode."""
         turn = self._turn(now_ms)
-        offsets.snapshot(turn, self._groups.get(group_id), topics, ticket, require_stable=require_stable)
+        group = self._groups.get(group_id)
+        self._catch_up(turn, group)
+        offsets.snapshot(turn, group, topics, ticket, require_stable=require_stable)
         return turn.effects
 
     def commits_of(self, group_id: str) -> Commits | None:
@@ -202,15 +218,22 @@ class Groups:
         group = self._groups.get(group_id)
         return None if group is None else group.commits
 
-    def delete_offsets(self, request: OffsetDeleteRequest, now_ms: int, ticket: Ticket) -> list[Effect]:
-        """Answers an OffsetDeleteResponse."""
+    def subscriptions(self, group_id: str, topics: Iterable[str]) -> Subscriptions:
+        """Which of these topics the group reads, to be found out."""
+        return Subscriptions(lambda: self._groups.get(group_id), topics)
+
+    def delete_offsets(
+        self, request: OffsetDeleteRequest, reads: Subscriptions, now_ms: int, ticket: Ticket
+    ) -> list[Effect]:
+        """Answers an OffsetDeleteResponse. `reads` is complete, and was asked for the topics of the request."""
+        assert reads.is_complete
         turn = self._turn(now_ms)
         group = self._groups.get(request.group_id)
         error = offsets.delete_refusal(group) if request.group_id else ErrorCode.INVALID_GROUP_ID
         if group is None or error:
             turn.answer(ticket, OffsetDeleteResponse(error_code=error))
         else:
-            offsets.delete(turn, group, request, ticket)
+            offsets.delete(turn, group, request, reads, ticket)
         return turn.effects
 
     # Administration
@@ -256,9 +279,13 @@ class Groups:
         return self._timers.next_ms()
 
     def expire(self, now_ms: int) -> list[Effect]:
-        """All that is due: sessions, rebalances, ids that nobody used."""
+        """What is due: sessions, rebalances, ids that nobody used. If that is very much, the next call does the rest:
+        until then `deadline_ms` does not move."""
         turn = self._turn(now_ms)
-        while (timer := self._timers.pop_due(now_ms)) is not None:
+        for _ in range(_MOST_DUE):
+            timer = self._timers.pop_due(now_ms)
+            if timer is None:
+                break
             group = timer.group
             if group.state is GroupState.DEAD:
                 continue
@@ -298,25 +325,59 @@ class Groups:
             dropped += drop_silent(turn, group, since_ms, is_gone)
         return turn.effects, dropped
 
-    def expire_offsets(self, now_ms: int) -> list[Effect]:
-        """Forgets old offsets, and groups that have nothing left; every offsets.retention.check.interval.ms."""
-        turn = self._turn(now_ms)
-        for group in list(self._groups.values()):
-            going = retention.expired(group, now_ms, self.config.offsets_retention_ms)
-            if retention.is_finished(group, going):
-                self._end(turn, group, going)
-            elif going:
-                offsets.write_commits(turn, group, going, lambda turn, error: None)
-        return turn.effects
+    def begin_expiry(self) -> None:
+        """Every offsets.retention.check.interval.ms: `expire_offsets` has all groups to look at, or goes on with them
+        if it has not come to the end of the last check."""
+        if self._expiry is None:
+            self._expiry = Expiry(self._groups.values(), self._end)
 
-    def topics_deleted(self, topics: Collection[str], now_ms: int) -> list[Effect]:
-        """What was committed for these topics has no meaning any more."""
-        turn = self._turn(now_ms)
-        for group in self._groups.values():
-            going = retention.of_topics(group, topics)
-            if going:
-                offsets.write_commits(turn, group, going, lambda turn, error: None)
-        return turn.effects
+    @property
+    def has_expiry(self) -> bool:
+        """`expire_offsets` has something to do."""
+        return self._expiry is not None
+
+    def expire_offsets(self, most: int, now_ms: int) -> tuple[list[Effect], int]:
+        """Forgets old offsets, and groups that have nothing left, until about `most` elements were looked at; how many
+        that were."""
+        turn, looked_at = self._turn(now_ms), 0
+        while looked_at < most and self._expiry is not None:
+            elements = self._expiry.step(turn)
+            if elements is None:
+                self._expiry = None
+            else:
+                looked_at += elements
+        return turn.effects, looked_at
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """What was committed for these topics has no meaning any more; `forget_deleted` forgets it."""
+        self._deleted.add(topics)
+
+    @property
+    def has_deleted_topics(self) -> bool:
+        """`forget_deleted` has something to do."""
+        return bool(self._deleted)
+
+    def forget_deleted(self, most: int, now_ms: int) -> tuple[list[Effect], int]:
+        """Look at some groups, until about `most` groups, topics and offsets were looked at; how many that were."""
+        turn, looked_at = self._turn(now_ms), 0
+        while looked_at < most and (group := self._deleted.next_group(self._groups.values())) is not None:
+            looked_at += 1
+            if self.holds(group):
+                looked_at += self._forget_deleted_of(turn, group)
+        return turn.effects, looked_at
+
+    def _forget_deleted_of(self, turn: Turn, group: Group) -> int:
+        """How much there was to look at."""
+        topics = self._deleted.take(group)
+        going = retention.of_topics(group, topics) if topics else []
+        if going:
+            offsets.write_commits(turn, group, going, lambda turn, error: None)
+        return min(len(group.commits.by_topic), len(topics)) // _TOPICS_OF_ELEMENT + len(going)
+
+    def _catch_up(self, turn: Turn, group: Group | None) -> None:
+        """Before offsets of the group are written or read."""
+        if group is not None and self._deleted:
+            self._forget_deleted_of(turn, group)
 
     # The log
 
@@ -387,6 +448,8 @@ class Groups:
             group.release()
         self._groups.clear()
         self._timers = Timers()
+        self._deleted = DeletedTopics()
+        self._expiry = None
 
     # Groups come and go
 
@@ -403,6 +466,7 @@ class Groups:
 
     def _create(self, group_id: str, now_ms: int) -> Group:
         group = self._groups[group_id] = Group(group_id, now_ms, self.usage)
+        self._deleted.created(group)
         return group
 
     def _end(self, turn: Turn, group: Group, going: list[Commit]) -> None:

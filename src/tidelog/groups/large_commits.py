@@ -6,7 +6,7 @@ read. Whether the commit is allowed is decided when it is written, as if it had 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from tidelog.errors import ErrorCode
 from tidelog.groups.commits import Commits, ManyValues
@@ -23,6 +23,7 @@ from tidelog.wire.messages.group_offsets import (
     OffsetCommitResponse,
     OffsetCommitResponseTopic,
 )
+from tidelog.wire.uuids import ZERO_UUID
 
 LARGE_COMMIT_MAX_BYTES = 16 << 20
 """Of the records of one commit. Kafka takes what fits into one batch."""
@@ -43,7 +44,8 @@ class LargeCommit:
             config, usage, Commits(Usage()) if commits is None else commits, now_ms, request.retention_time_ms
         )
         self._values: ManyValues = {}
-        self._records: dict[bytes, bytes | None] = {}
+        self._records: dict[str, dict[bytes, bytes | None]] = {}
+        """By topic."""
         self._answers: dict[tuple[str, bytes], OffsetCommitResponseTopic] = {}
 
     def read(self, topics: Sequence[OffsetCommitRequestTopic]) -> None:
@@ -53,7 +55,7 @@ class LargeCommit:
             assert value is not None
             key, stored = offset_record(self.request.group_id, topic, partition, value)
             self._values.setdefault(topic, {})[partition] = value
-            self._records[key] = stored
+            self._records.setdefault(topic, {})[key] = stored
             size = len(key) + len(stored or b"")
             self.size_bytes += size
             self.largest_bytes = max(self.largest_bytes, size)
@@ -65,6 +67,19 @@ class LargeCommit:
             known = self._answers.setdefault((topic.name, topic.topic_id), topic)
             if known is not topic:
                 known.partitions += topic.partitions
+
+    def leave_out(self, deleted: Set[str]) -> None:
+        """These topics were deleted while it was read. What it says of them is not stored, be it that there are others
+        of these names by now: it was said of the old ones."""
+        for name in deleted:
+            self._values.pop(name, None)
+            self._records.pop(name, None)
+        for topic in self._answers.values():
+            if topic.name in deleted:
+                by_id = topic.topic_id != ZERO_UUID
+                code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                for partition in topic.partitions:
+                    partition.error_code = partition.error_code or code
 
     def response(self, error: int = ErrorCode.NONE) -> OffsetCommitResponse:
         """What was found for each partition; or the error for all that would have been stored."""
@@ -84,7 +99,8 @@ class LargeCommit:
             came_to_nothing()
             return
         values, waiting = self._values, [ticket]
-        records, self._records = list(self._records.items()), {}
+        records = [record for of_topic in self._records.values() for record in of_topic.items()]
+        self._records = {}
         group.commits.sent_large(values)
 
         def written(turn: Turn, error: int) -> None:

@@ -20,6 +20,8 @@ MAX_PROTOCOLS_BYTES = 1 << 20
 MAX_MEMBERS = 10_000
 """Of a group, if group.max.size is not smaller. A rebalance is done in one go, its SyncGroup names all members, and the
 record of a group of about so many is above message.max.bytes."""
+MAX_RECORD_BYTES = 16 << 20
+"""Of the record of a group. The log takes max.message.bytes of __consumer_offsets, which is 1 MB by default."""
 
 
 def refusal_of(request: JoinGroupRequest) -> ErrorCode:

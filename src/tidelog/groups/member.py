@@ -7,9 +7,9 @@ from typing import NamedTuple
 from tidelog.groups.effects import Ticket
 from tidelog.groups.timers import Timer
 from tidelog.wire.messages.group_records import MemberMetadata
-from tidelog.wire.messages.groups import DescribedGroupMember, JoinGroupRequest
+from tidelog.wire.messages.groups import DescribedGroupMember, JoinGroupRequest, JoinGroupResponseMember
 
-NEW_MEMBER_BYTES = 900
+NEW_MEMBER_BYTES = 1_000
 """About what a member takes beside its texts, protocols and assignment: measured."""
 _PROTOCOL_BYTES = 160
 """About what a protocol takes beside its name and metadata."""
@@ -78,6 +78,7 @@ class Member:
     """A member waits for at most one answer of each kind; its tickets are here and in no other place."""
 
     __slots__ = (
+        "_told",
         "assignment",
         "client",
         "counted_bytes",
@@ -97,8 +98,8 @@ class Member:
         self.instance_id = instance_id
         """group.instance.id of a static member (KIP-345)."""
         self.client = client
-        self.terms = terms
         self.session = session
+        self.agree(terms)
         self.assignment = b""
         self.heard_ms = 0
         """When it last sent a request, or was given time anew."""
@@ -110,6 +111,23 @@ class Member:
         """It waits for its first generation, and cannot heartbeat before."""
         self.join_ticket: Ticket = None
         self.sync_ticket: Ticket = None
+
+    def agree(self, terms: Terms) -> None:
+        """These are its terms from now on."""
+        self.terms = terms
+        self._told = self._told_of(next(iter(terms.protocols)))
+
+    def told(self, protocol: str) -> JoinGroupResponseMember:
+        """What a leader is told of it. It was made when the member joined, if this is the protocol that it prefers: to
+        make it for all of a large group when a rebalance is complete takes long."""
+        told = self._told
+        if told.metadata is not self.terms.protocols[protocol] or told.member_id != self.id:
+            told = self._told = self._told_of(protocol)
+        return told
+
+    def _told_of(self, protocol: str) -> JoinGroupResponseMember:
+        metadata = self.terms.protocols[protocol]
+        return JoinGroupResponseMember(member_id=self.id, group_instance_id=self.instance_id, metadata=metadata)
 
     @property
     def size_bytes(self) -> int:

@@ -18,6 +18,7 @@ from tidelog.groups.group import CONSUMER, Group
 from tidelog.groups.rebalance import keep_alive
 from tidelog.groups.records import answered_error, offset_record
 from tidelog.groups.states import GroupState
+from tidelog.groups.subscriptions import Subscriptions
 from tidelog.groups.usage import METADATA_MAX_BYTES, OFFSETS_MAX, Usage
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
@@ -267,18 +268,19 @@ def delete_refusal(group: Group | None) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def delete(turn: Turn, group: Group, request: OffsetDeleteRequest, ticket: Ticket) -> None:
-    known = set(group.commits.known_partitions())
+def delete(turn: Turn, group: Group, request: OffsetDeleteRequest, reads: Subscriptions, ticket: Ticket) -> None:
+    """All but those of topics that the group reads, which `reads` tells."""
+    knows = group.commits.knows
     commits: list[Commit] = []
     topics = []
     for topic in request.topics:
-        is_read = group.is_subscribed_to(topic.name)
+        is_read = reads.reads(topic.name)
         error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
         indexes = [partition.partition_index for partition in topic.partitions]
         partitions = [OffsetDeleteResponsePartition(partition_index=index, error_code=error) for index in indexes]
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
         if not is_read:
-            commits += [(topic.name, index, None) for index in indexes if (topic.name, index) in known]
+            commits += [(topic.name, index, None) for index in indexes if knows(topic.name, index)]
     if commits:
         write_commits(turn, group, commits, lambda turn, error: None)
     turn.answer_when_written(

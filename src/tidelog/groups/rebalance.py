@@ -5,12 +5,14 @@ A rebalance goes on while members join; it is complete when all have, or at the 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from tidelog.errors import ErrorCode
 from tidelog.groups.answers import join_error, sync_error
-from tidelog.groups.effects import Ticket, Turn
+from tidelog.groups.effects import Answers, Ticket, Turn
 from tidelog.groups.group import Group
+from tidelog.groups.lengths import MAX_RECORD_BYTES
 from tidelog.groups.member import Member
 from tidelog.groups.records import group_record
 from tidelog.groups.states import GroupState
@@ -61,7 +63,8 @@ def join_time_over(turn: Turn, group: Group) -> None:
 def complete(turn: Turn, group: Group) -> None:
     """A new generation of those who joined. Static members are members even if they did not: they are expected back."""
     turn.timers.cancel(group.join_timer)
-    for member in [m for m in group.members.values() if m.join_ticket is None and m.instance_id is None]:
+    missing = [m for m in group.members.values() if m.join_ticket is None and m.instance_id is None]
+    for member in reversed(missing):  # the leader is mostly the first, and if it goes last, only one takes its place
         drop(turn, group, member)
     if group.members and not group.elect_joined_leader():
         # Only static members are left, and none of them joined: wait until one does or their sessions end.
@@ -72,14 +75,32 @@ def complete(turn: Turn, group: Group) -> None:
         # If this fails, the log still has the last generation, whose members would time out after a fail-over.
         turn.write([group_record(group.id, group.stored({}))], lambda turn, error: None)
         return
+    followers: deque[tuple[Ticket, str]] = deque()
     for member in group.members.values():
         ticket = group.take_join_ticket(member)
-        if ticket is not None:
+        if ticket is not None and member.id == group.leader:
             turn.answer(ticket, joined(group, member))
+        elif ticket is not None:
+            followers.append((ticket, member.id))
         member.is_new = False
         group.unsynced[member.id] = None
         keep_alive(turn, member)
+    if followers:
+        turn.effects.append(Answers(followers, _followed(group)))
     turn.timers.set(group.sync_timer, turn.now_ms + group.rebalance_timeout_ms)
+
+
+def _followed(group: Group) -> Callable[[str], JoinGroupResponse]:
+    """Makes the answers to the followers of this generation, also when the next one has begun."""
+    generation, leader = group.generation, group.leader or ""
+    protocol_type, protocol = group.protocol_type, group.protocol
+    return lambda member_id: JoinGroupResponse(
+        generation_id=generation,
+        protocol_type=protocol_type,
+        protocol_name=protocol,
+        leader=leader,
+        member_id=member_id,
+    )
 
 
 def joined(group: Group, member: Member) -> JoinGroupResponse:
@@ -106,12 +127,24 @@ def withdraw_assignments(turn: Turn, group: Group, error: int) -> None:
 
 
 def sync_time_over(turn: Turn, group: Group) -> None:
-    """Who has not asked for its assignment by now is not there (KAFKA-13491)."""
+    """Who has not asked for its assignment by now is not there (KAFKA-13491). Of these one is dropped now. The sessions
+    of the others are over: there may be thousands of them, and timers are served some at a time."""
     if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.unsynced:
         return
-    for member_id in list(group.unsynced):
-        drop(turn, group, group.members[member_id])
+    first, *others = group.unsynced
+    for member_id in others:
+        turn.timers.set(group.members[member_id].session, turn.now_ms)
+    drop(turn, group, group.members[first])
     begin(turn, group)
+
+
+def store(turn: Turn, group: Group, assignments: dict[str, bytes], settled: Callable[[Turn, int], None]) -> None:
+    """Write a group that has members. If its record is much larger than the log takes, it is refused here: to make such
+    a record takes long."""
+    if group.stored_bytes(assignments) > MAX_RECORD_BYTES:
+        settled(turn, ErrorCode.MESSAGE_TOO_LARGE)
+    else:
+        turn.write([group_record(group.id, group.stored(assignments))], settled)
 
 
 # Members

@@ -7,8 +7,8 @@ from tidelog.groups.answers import join_error, sync_error
 from tidelog.groups.effects import Turn
 from tidelog.groups.group import Group
 from tidelog.groups.member import Identity, Join, Member
-from tidelog.groups.rebalance import begin, complete_if_all_joined, joined, keep_alive
-from tidelog.groups.records import answered_error, group_record
+from tidelog.groups.rebalance import begin, complete_if_all_joined, joined, keep_alive, store
+from tidelog.groups.records import answered_error
 from tidelog.groups.states import GroupState
 from tidelog.wire.messages.groups import JoinGroupResponse
 
@@ -63,8 +63,7 @@ def _keep_place(turn: Turn, group: Group, asked: Join, member: Member, old_leade
         if error != ErrorCode.REQUEST_TIMED_OUT:
             _settle(turn, group, [] if error else stored)
 
-    assignments = {each.id: each.assignment for each in group.members.values()}
-    turn.write([group_record(group.id, group.stored(assignments))], settled)
+    store(turn, group, {each.id: each.assignment for each in group.members.values()}, settled)
 
 
 def _settle(turn: Turn, group: Group, stored: list[tuple[Member, Identity]]) -> None:

@@ -10,8 +10,8 @@ from tidelog.groups.answers import sync_error
 from tidelog.groups.effects import Ticket, Turn
 from tidelog.groups.group import Group
 from tidelog.groups.member import Member
-from tidelog.groups.rebalance import begin, keep_alive, withdraw_assignments
-from tidelog.groups.records import answered_error, group_record
+from tidelog.groups.rebalance import begin, keep_alive, store, withdraw_assignments
+from tidelog.groups.records import answered_error
 from tidelog.groups.states import GroupState
 from tidelog.groups.usage import MEMBERS_MAX_BYTES
 from tidelog.wire.messages.groups import HeartbeatRequest, SyncGroupRequest, SyncGroupResponse
@@ -91,7 +91,7 @@ def _store(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
                 turn.answer(ticket, assigned(group, member))
                 keep_alive(turn, member)
 
-    turn.write([group_record(group.id, group.stored(assignments))], settled)
+    store(turn, group, assignments, settled)
 
 
 def assigned(group: Group, member: Member) -> SyncGroupResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _UNLIMITED = 1 << 20
@@ -14,7 +15,10 @@ file or two that each disk thread opens past the pool."""
 _SMALLEST_SHARE = 16
 _MOST_FOR_ACCEPTING = 64
 _MOST_FOR_BROKERS = 256
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_OWN_GROUPS = "proc/self/cgroup"
+_VERSION_2 = "sys/fs/cgroup", "memory.max"
+_VERSION_1 = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+"""Where the control groups for memory are mounted, and what the file of a limit is called."""
 
 
 class Shares(NamedTuple):
@@ -52,16 +56,43 @@ def shares(limit: int) -> Shares:
     return Shares(log_files, connections - brokers, brokers)
 
 
-def memory_bytes() -> int:
-    """Of the machine, or of the control group that this process may not exceed."""
+def memory_bytes(root: str = "/") -> int:
+    """Of the machine, or of the control group of this process, or of one above it: the smallest limit holds."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in _CGROUP_LIMITS:
+    for path in _memory_limits(root):
         try:
-            with open(path, encoding="ascii") as file:
-                found.append(int(file.read()))
+            found.append(int(_text(path)))
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
     return min(found)
+
+
+def _memory_limits(root: str) -> Iterator[str]:
+    """The files with the limits of the own control group and those above it. In a container only the beginning of its
+    path may be mounted, often nothing but the root."""
+    for (mount, name), path in _control_groups(root):
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+        for depth in range(len(parts) + 1):
+            yield os.path.join(root, mount, *parts[:depth], name)
+
+
+def _control_groups(root: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """The kind and the path of each control group of this process that limits memory; lines are
+    `number:controllers:path`, and version 2 names no controllers."""
+    try:
+        lines = _text(os.path.join(root, _OWN_GROUPS)).splitlines()
+    except OSError:
+        lines = ["0::/", "1:memory:/"]
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon and (not controllers or "memory" in controllers.split(",")):
+            yield _VERSION_1 if controllers else _VERSION_2, path
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
 
 
 def _count(limit: int) -> int:

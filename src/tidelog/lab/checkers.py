@@ -218,7 +218,7 @@ class ConsumedNeverDisappears(Rule):
             self.broken(f"{first} saw {value!r} at {record.offset} of {partition}, {reader} sees {record.value!r}")
 
     def vanished(self, reader: str, partition: TopicPartition, offset: Offset) -> None:
-        self.broken(f"{reader} has read {partition} up to {offset}, and is told that this is out of range")
+        self.broken(f"{reader} is told that {offset} of {partition} is out of range, which was read or acknowledged")
 
     def settled(self, logs: Settled) -> None:
         for partition, replicas in logs.items():

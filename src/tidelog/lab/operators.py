@@ -101,12 +101,14 @@ async def elect_preferred(
     """Leadership is handed back to the first replica of the list, which may have led before or not."""
     while not over.is_set():
         await asyncio.sleep(chance.uniform(0.5, 4))
-        partition = TopicPartition(TOPIC, chance.choice(partitions))
+        await elect_the_preferred(cluster, TopicPartition(TOPIC, chance.choice(partitions)))
 
-        async def elect(client: Cluster, partition: TopicPartition = partition) -> None:
-            await elect_leaders(client, Election.PREFERRED, [partition])
 
-        await _try(cluster, "elections", elect)
+async def elect_the_preferred(cluster: AnyCluster, partition: TopicPartition) -> None:
+    async def elect(client: Cluster) -> None:
+        await elect_leaders(client, Election.PREFERRED, [partition])
+
+    await _try(cluster, "elections", elect)
 
 
 async def change_settings(cluster: AnyCluster, chance: random.Random, over: asyncio.Event) -> None:

@@ -91,4 +91,4 @@ def _parked_fetches(names: Names, partition: Partition) -> list[str]:
 
 def _waiting_produces(partition: Partition, records: tuple[Record, ...]) -> list[str]:
     labels = {record.offset + 1: record.label for record in records}
-    return [f"produce of {labels[end]}" for end, _ in partition.awaiting_commit]
+    return [f"produce of {labels[waiter.offset]}" for waiter in partition.awaiting_commit]

@@ -65,7 +65,7 @@ def run_all(seeds: Iterable[int], jobs: int, directory: Path, report: Report) ->
         yield from (run_one(seed, directory, report) for seed in seeds)
         return
     pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=_prepare, max_tasks_per_child=_SEEDS_PER_PROCESS
+        jobs, mp_context=get_context("spawn"), initializer=prepare, max_tasks_per_child=_SEEDS_PER_PROCESS
     )
     waiting: set[Future[Result]] = set()
     try:
@@ -81,7 +81,8 @@ def run_all(seeds: Iterable[int], jobs: int, directory: Path, report: Report) ->
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare() -> None:
+def prepare() -> None:
+    """A worker process is made ready to run seeds."""
     silence()
     freeze_base()
 

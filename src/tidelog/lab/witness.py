@@ -32,8 +32,8 @@ class Witness:
         self._looking = [rule for rule in self.rules if type(rule).look is not Rule.look]
         self._moving = [rule for rule in self.rules if type(rule).moved is not Rule.moved]
         self._standing = [rule for rule in self.rules if _is_of_time(type(rule))]
-        self.read_up_to: dict[TopicPartition, Offset] = {}
-        """How far any consumer has read."""
+        self.committed_up_to: dict[TopicPartition, Offset] = {}
+        """How far consumers have read, and what writers were told is written."""
         self._indexes: dict[int, None] = {}
         """Of all partitions that were ever seen."""
         self._answered_at_s: float | None = None
@@ -94,6 +94,7 @@ class Witness:
 
     def acknowledged(self, record: Acknowledged) -> None:
         self._note("acknowledged", record.value[:_NOTED_BYTES].decode(), "at", str(record.partition), record.offset)
+        self._is_committed_up_to(record.partition, record.offset + 1)
         for rule in self.rules:
             rule.acknowledged(record)
 
@@ -102,7 +103,7 @@ class Witness:
             rule.consumed(reader, partition, record)
 
     def read_on(self, read: ReadOn) -> None:
-        self.read_up_to[read.partition] = max(read.next_offset, self.read_up_to.get(read.partition, 0))
+        self._is_committed_up_to(read.partition, read.next_offset)
         for rule in self.rules:
             for record in read.records:
                 rule.consumed(read.reader, read.partition, record)
@@ -123,7 +124,7 @@ class Witness:
             rule.member_told(told)
 
     def vanished(self, reader: str, partition: TopicPartition, offset: Offset) -> None:
-        """The log ends before what a consumer has read."""
+        """The log ends before what a client has read or has been told is written."""
         for rule in self.rules:
             rule.vanished(reader, partition, offset)
 
@@ -133,6 +134,9 @@ class Witness:
         for rule in self.rules:
             rule.reported(unclean_elections)
             rule.settled(logs)
+
+    def _is_committed_up_to(self, partition: TopicPartition, end: Offset) -> None:
+        self.committed_up_to[partition] = max(end, self.committed_up_to.get(partition, 0))
 
     def _now_s(self) -> float:
         return self._cluster.world.loop.time()

@@ -224,11 +224,11 @@ async def last_reads(
     chance: random.Random,
     longest_rest_s: float = 0.3,
 ) -> None:
-    """A consumer of the last record that another one has read, at any broker: it must not be told out of range."""
+    """A consumer of the last record that was read or acknowledged, at any broker: it must not be told out of range."""
     while True:
         await asyncio.sleep(chance.uniform(0, longest_rest_s))
         partition = TopicPartition(TOPIC, chance.choice(partitions))
-        offset = witness.read_up_to.get(partition, 0) - 1
+        offset = witness.committed_up_to.get(partition, 0) - 1
         if offset < 0:
             continue
         data = await _ask(chance.choice(sorted(cluster.brokers)), "last", partition, offset)

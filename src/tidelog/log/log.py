@@ -25,6 +25,7 @@ from tidelog.log.producer_room import ProducerRoom
 from tidelog.log.producer_state import to_entries
 from tidelog.log.producers import AppendOrigin, Producers
 from tidelog.log.reading import (
+    ANY_SIZE,
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
@@ -461,10 +462,13 @@ class Log:
             )
         return self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
 
-    async def find_offset(self, timestamp_ms: int, end_offset: Offset | None = None) -> FoundTimestamp | None:
+    async def find_offset(
+        self, timestamp_ms: int, end_offset: Offset | None = None, *, most_compressed_bytes: int = ANY_SIZE
+    ) -> FoundTimestamp | None:
         """The first record at or after a time, or what LATEST, EARLIEST, MAX_TIMESTAMP and EARLIEST_LOCAL mean.
 
-        Records at and above `end_offset` (the log's end if None) do not count; None if none is left.
+        Records at and above `end_offset` (the log's end if None) do not count; None if none is left. HeavyLookupError
+        if a larger compressed batch would have to be decompressed.
         """
         end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
         if timestamp_ms in (LATEST, EARLIEST, EARLIEST_LOCAL):
@@ -475,8 +479,8 @@ class Log:
         def look(segments: Segments) -> Callable[[], FoundTimestamp | None]:
             start = self.log_start_offset
             if timestamp_ms == MAX_TIMESTAMP:
-                return lambda: find_max_timestamp(segments, start)
-            return lambda: find_timestamp(segments, timestamp_ms, start)
+                return lambda: find_max_timestamp(segments, start, most_compressed_bytes)
+            return lambda: find_timestamp(segments, timestamp_ms, start, most_compressed_bytes)
 
         found, segments = await self._look_up(look)
         if found is not None:

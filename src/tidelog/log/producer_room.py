@@ -10,6 +10,10 @@ new id is refused for a passing reason, and its producer tries again: NOT_ENOUGH
 librdkafka repeat without a new producer epoch and without asking for metadata. A producer with an open transaction, or
 with markers, whose epoch fences others, stays until it expires.
 
+At the bound of the broker a silent producer of another partition makes room if the partition that is written to has
+none. Otherwise ids that a client has left in some partitions would close all others to new producers. Only partitions
+that this broker leads are asked, because a follower must know what its leader knows.
+
 Only a leader refuses. A follower, or a log that is read at the start, takes what its leader took. It remembers a
 twentieth more producers than a leader does, and above that it forgets the longest silent one for each new one. A leader
 forgets in the same order and remembers fewer, so its followers know all producers that it knows. There is one
@@ -20,19 +24,24 @@ new ids have used up that twentieth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.producer_silence import SILENT_MS
 from tidelog.metrics import Metrics
 from tidelog.ports import Clock
-from tidelog.types import Offset
+from tidelog.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from tidelog.log.log import Log
     from tidelog.log.producers import Producers
 
 _COUNT_EVERY_MS = 1_000
+_LOOKED_AT_FOR_ONE = 20_000
+"""Producers of other partitions that are looked at for one new id, at most; one partition may exceed it."""
+_COST_OF_PARTITION = 100
+"""A partition counts as so many producers beside its own."""
 
 
 class TooManyProducersError(TidelogError):
@@ -41,15 +50,31 @@ class TooManyProducersError(TidelogError):
     code = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-class ProducerRoom:
-    """The bounds of one broker. `count` tells how many producers all of its logs remember now; it is asked seldom."""
+class Logs(Protocol):
+    """All logs of a broker. To count them is to look at each, so it is done seldom."""
 
-    def __init__(
-        self, per_partition: int, per_broker: int, count: Callable[[], int], clock: Clock, metrics: Metrics
-    ) -> None:
+    @property
+    def producer_count(self) -> int:
+        """How many producers they remember together."""
+        ...
+
+    def led_producer_counts(self) -> Mapping[TopicPartition, int]:
+        """How many each log remembers that this broker leads; those with none may be left out."""
+        ...
+
+    def led_log(self, name: TopicPartition) -> Log | None:
+        """None if this broker does not lead the partition now."""
+        ...
+
+
+class ProducerRoom:
+    """The bounds of one broker."""
+
+    def __init__(self, per_partition: int, per_broker: int, logs: Logs, clock: Clock, metrics: Metrics) -> None:
         self._per_partition = per_partition
         self._per_broker = per_broker
-        self._count = count
+        self._logs = logs
+        self._others = _OtherPartitions(logs)
         self._clock = clock
         self._counted = 0
         self._counted_ms: int | None = None
@@ -64,19 +89,61 @@ class ProducerRoom:
             # A leader that was a follower, or whose bound was lowered, has too many: then two go for one that comes.
             wanted = 2 if excess > 0 else 1
             removed = sum(producers.forget_silent(now_ms - SILENT_MS, high_watermark) for _ in range(wanted))
+            if not removed and excess < 0:
+                removed = self._others.forget_silent(now_ms)
             self._made_room.add(removed)
             self._counted -= removed
             if not removed:
-                self._refused.add()
-                name = "tidelog.partition.producer.ids.max" if excess >= 0 else "tidelog.broker.producer.ids.max"
-                raise TooManyProducersError(
-                    f"{name}: as many producers are remembered, and none of this partition has been silent for "
-                    f"{SILENT_MS // 1000} s"
-                )
+                self._refuse(is_partition_full=excess >= 0)
         self._counted += 1
+
+    def _refuse(self, is_partition_full: bool) -> None:
+        self._refused.add()
+        name, where = "tidelog.broker.producer.ids.max", "in the partitions that this broker leads"
+        if is_partition_full:
+            name, where = "tidelog.partition.producer.ids.max", "of this partition"
+        raise TooManyProducersError(
+            f"{name}: as many producers are remembered, and none was found {where} that has been silent for "
+            f"{SILENT_MS // 1000} s"
+        )
 
     def _total(self, now_ms: int) -> int:
         """Counted now and then, and in between by what was added and removed here."""
         if self._counted_ms is None or now_ms - self._counted_ms >= _COUNT_EVERY_MS:
-            self._counted, self._counted_ms = self._count(), now_ms
+            self._counted, self._counted_ms = self._logs.producer_count, now_ms
         return self._counted
+
+
+class _OtherPartitions:
+    """Finds a silent producer among all partitions that this broker leads, those with the most producers first.
+
+    They are ranked once in a while. A partition without a silent producer is passed over until they are ranked anew.
+    If one new id would have to look at too many, it is refused, and the next one goes on where it ended: so all of them
+    are looked at in the end, but never all for one id.
+    """
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._ranked: list[TopicPartition] = []
+        """Those that may have a silent producer, the one with the most producers last."""
+        self._ranked_ms: int | None = None
+        self._is_interrupted = False
+
+    def forget_silent(self, now_ms: int) -> bool:
+        """Whether one was forgotten."""
+        if not self._is_interrupted and (self._ranked_ms is None or now_ms - self._ranked_ms >= _COUNT_EVERY_MS):
+            counts = self._logs.led_producer_counts()
+            self._ranked, self._ranked_ms = sorted(counts, key=counts.__getitem__), now_ms
+        found = self._look_for_one(now_ms - SILENT_MS)
+        self._is_interrupted = bool(self._ranked) and not found
+        return found
+
+    def _look_for_one(self, since_ms: int) -> bool:
+        left = _LOOKED_AT_FOR_ONE
+        while self._ranked and left > 0:
+            log = self._logs.led_log(self._ranked[-1])
+            if log is not None and log.producers.forget_silent(since_ms, log.high_watermark):
+                return True
+            self._ranked.pop()
+            left -= _COST_OF_PARTITION + (0 if log is None else len(log.producers))
+        return False

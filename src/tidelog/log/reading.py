@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.errors import TidelogError
 from tidelog.log.segment import NotCachedError, Read, Segment
 from tidelog.log.segments import Segments
 from tidelog.ports import File
-from tidelog.records.header import BatchHeader
+from tidelog.records.header import BatchHeader, Codec
 from tidelog.records.lookups import TimestampOffset, first_at_or_after, latest_timestamp
 from tidelog.types import NO_TIMESTAMP, Buffer, Offset
 
@@ -20,6 +21,14 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 """What ListOffsets may ask for in place of a time. Without tiered storage all that is earliest is local."""
+
+
+ANY_SIZE = 1 << 62
+"""Of a compressed batch that a lookup may decompress."""
+
+
+class HeavyLookupError(TidelogError):
+    """To find a time, a larger batch has to be decompressed than the caller allows. No client hears of this."""
 
 
 class Region(NamedTuple):
@@ -119,7 +128,9 @@ def _reader(segment: Segment, cached: bool) -> Read:
     return segment.cached
 
 
-def find_timestamp(segments: Segments, timestamp_ms: int, log_start_offset: Offset) -> FoundTimestamp | None:
+def find_timestamp(
+    segments: Segments, timestamp_ms: int, log_start_offset: Offset, most_compressed_bytes: int = ANY_SIZE
+) -> FoundTimestamp | None:
     """The first record at or after `timestamp_ms`. On a disk thread."""
     for segment in segments:
         if segment.max_timestamp < timestamp_ms:
@@ -130,26 +141,29 @@ def find_timestamp(segments: Segments, timestamp_ms: int, log_start_offset: Offs
         for position, header in segment.headers(start[0], segment.file.read_at):
             if header.max_timestamp < timestamp_ms or header.last_offset < log_start_offset:
                 continue
-            found = first_at_or_after(_batch(segment, position, header), header, 0, timestamp_ms, log_start_offset)
+            batch = _batch(segment, position, header, most_compressed_bytes)
+            found = first_at_or_after(batch, header, 0, timestamp_ms, log_start_offset)
             if found is not None:
                 return _with_epoch(found, header)
     return None
 
 
-def find_max_timestamp(segments: Segments, log_start_offset: Offset) -> FoundTimestamp | None:
+def find_max_timestamp(
+    segments: Segments, log_start_offset: Offset, most_compressed_bytes: int = ANY_SIZE
+) -> FoundTimestamp | None:
     """The first record that has the largest timestamp of all from the log start on. On a disk thread."""
     visible = [segments[place] for place in range(segments.place_of(log_start_offset), len(segments))]
-    candidates = [(*_max_from(segment, log_start_offset), segment) for segment in visible]
+    candidates = [(*_max_from(segment, log_start_offset, most_compressed_bytes), segment) for segment in visible]
     timestamp, offset, latest = max(candidates, key=lambda candidate: (candidate[0], -candidate[1]))
     start = latest.find(offset, latest.file.read_at) if timestamp >= 0 else None
     if start is None:
         return None
     position, header = next(latest.headers(start[0], latest.file.read_at))
-    found = latest_timestamp(_batch(latest, position, header), header, 0, log_start_offset)
+    found = latest_timestamp(_batch(latest, position, header, most_compressed_bytes), header, 0, log_start_offset)
     return None if found is None else _with_epoch(found, header)
 
 
-def _max_from(segment: Segment, log_start_offset: Offset) -> tuple[int, Offset]:
+def _max_from(segment: Segment, log_start_offset: Offset, most_compressed_bytes: int) -> tuple[int, Offset]:
     """(largest timestamp, an offset in its batch) of what is visible. Only where the log starts inside must it look."""
     if segment.base_offset >= log_start_offset:
         return segment.max_timestamp, segment.offset_of_max_timestamp
@@ -157,7 +171,8 @@ def _max_from(segment: Segment, log_start_offset: Offset) -> tuple[int, Offset]:
     start = segment.find(log_start_offset, segment.file.read_at)
     for position, header in segment.headers(start[0], segment.file.read_at) if start is not None else ():
         if header.base_offset < log_start_offset:
-            found = latest_timestamp(_batch(segment, position, header), header, 0, log_start_offset)
+            batch = _batch(segment, position, header, most_compressed_bytes)
+            found = latest_timestamp(batch, header, 0, log_start_offset)
             timestamp = NO_TIMESTAMP if found is None else found.timestamp
         else:
             timestamp = header.max_timestamp
@@ -166,7 +181,9 @@ def _max_from(segment: Segment, log_start_offset: Offset) -> tuple[int, Offset]:
     return best
 
 
-def _batch(segment: Segment, position: int, header: BatchHeader) -> Buffer:
+def _batch(segment: Segment, position: int, header: BatchHeader, most_compressed_bytes: int) -> Buffer:
+    if header.size_bytes > most_compressed_bytes and header.codec is not Codec.NONE:
+        raise HeavyLookupError(f"a batch of {header.size_bytes} bytes is compressed")
     return segment.file.read_at(position, header.size_bytes)
 
 

@@ -75,7 +75,7 @@ class Call:
         """The answer as frames.encode_response gives it; nothing if none is to be sent."""
         self.answer_bytes = 0
         """Of the answer in memory; regions of files are not."""
-        self.when_gone: Callable[[], None] | None = None
+        self.when_gone: Callable[[], object] | None = None
         """Called if the client goes before its answer: whoever waits for something on its behalf need not any more."""
 
     @property
@@ -138,7 +138,7 @@ class RequestChannel:
         if connection.is_queued:
             connection.ring.requests += 1
         else:
-            self._enter(connection)
+            (self.control if call.api_key in self.control_keys else self.data).enter(connection)
         if not self._scheduled and not self.is_serving:
             self._schedule()
 
@@ -240,8 +240,10 @@ class RequestChannel:
             if now_ns > end_ns:
                 break
             before_ns = now_ns
-        control.let_in()
-        data.let_in()
+        if control.kept_out:
+            control.let_in()
+        if data.kept_out:
+            data.let_in()
 
     def _weigh(self, is_control: bool, cost_ns: int) -> None:
         """One very long control request does not put the next ones off for more than a turn."""

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
 from tidelog.net.buffers import blank
 from tidelog.net.channel import Call, RequestChannel
-from tidelog.net.identity import HEADER_BYTES
+from tidelog.net.identity import BEGINNING_BYTES, HEADER_BYTES
 from tidelog.net.outbox import Outbox
+from tidelog.net.share import SMALL_BYTES
 from tidelog.types import Buffer
 from tidelog.wire.api import API_VERSIONS
 
@@ -25,14 +26,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 16 * 1024
+_CHUNK_BYTES = SMALL_BYTES
 _ROOM_BYTES = 2 * 1024
 """Less than this left in a chunk, and the next read gets a new one."""
 _SIZE = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 _MAX_UNANSWERED = 256
-_MAX_UNANSWERED_BYTES = 64 * 1024 * 1024
+_MAX_UNANSWERED_BYTES = 8 * 1024 * 1024
+"""With so many bytes of requests that wait, no further request is begun to be read."""
 _MAX_UNSENT_BYTES = 1024 * 1024
+_COUNTED_BYTES = 16 * 1024
+"""Answers of one connection that wait to be sent count in the broker's room if they have so many bytes together."""
 _PROGRESS_BYTES = 1024 * 1024
 """If so much more of a request comes within tidelog.request.read.timeout.ms, its client is not too slow."""
 _MAX_REASON = 500
@@ -44,7 +48,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     Reading stops while the channel or the broker's room for requests is full, while too many answers are owed, or too
     many bytes wait to be answered or to be sent. So a client costs at most that much, whatever it asks for and however
-    little it takes.
+    little it takes. What all clients together cost is bounded by the room, in which large answers count as well.
     """
 
     def __init__(self, worker: NetworkWorker, listener: str, channel: RequestChannel, max_request_bytes: int) -> None:
@@ -68,7 +72,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Too many bytes of answers wait here; its requests wait in `queue` until they are gone."""
         self._worker = worker
         self._channel = channel
-        self._room = worker.room
+        self._share = worker.room.clients
+        """Where its requests and answers count."""
         self._max_request_bytes = max_request_bytes
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -82,6 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Answers, and their bytes in memory, since the outbox was last empty."""
         self._held_bytes = 0
         """Of answers that wait for earlier ones, or for the outbox."""
+        self._counted_bytes = 0
+        """How many bytes of its answers count in the room."""
         self._is_reading = True
         self._chunk = memoryview(blank(_CHUNK_BYTES))
         self._start = 0
@@ -108,6 +115,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.client_host = peer[0] if peer else "unknown"
         self.last_active_ns = self._channel.clock.monotonic_ns()
         self._worker.opened(self)
+        if self.is_broker:
+            self._share = self._worker.room.brokers
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._body is not None:
@@ -125,7 +134,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._body_end += nbytes
         if self._body_end == len(body):
             self._body = None
-            self._room.finished(self, self._granted)
+            self._share.finished(self, self._granted)
             self._granted = 0
             self._take(body)
             self._cut()
@@ -141,9 +150,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
-        self._drop()
-        del self._outbox  # it knows this connection: without the circle both go now, and not when cycles are looked for
-        self._worker.closed(self)
+        try:
+            self._drop()
+        finally:
+            del self._outbox  # it knows this connection: without the circle both go now, not when cycles are looked for
+            self._worker.closed(self)
 
     def pause_writing(self) -> None:
         self._outbox.pause()
@@ -178,11 +189,14 @@ class ServerConnection(asyncio.BufferedProtocol):
             start = self._start + _SIZE.size
             if have - _SIZE.size >= size:
                 self._start = start + size
-                self._room.held += size
-                self._take(self._chunk[start : self._start])
+                frame = self._chunk[start : self._start]
+                if not self.is_known and not self._identify(frame):
+                    break
+                self._share.held += size
+                self._take(frame)
             else:
                 self._note_partial()
-                if size > _CHUNK_BYTES - _ROOM_BYTES:
+                if size > _CHUNK_BYTES - _ROOM_BYTES and (self.is_known or have - _SIZE.size >= BEGINNING_BYTES):
                     self._begin_body(size, start)
                 break
 
@@ -203,8 +217,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """What was read of it stays in the chunk until there is room for its first step."""
         self._size = size
         if not self._granted:
-            self._identify(self._chunk[start : self._end])
-            if self.is_closed or not self._get_room():
+            frame = self._chunk[start : self._end]
+            if (not self.is_known and not self._identify(frame)) or not self._get_room():
                 return
         try:
             body = memoryview(blank(size))
@@ -216,13 +230,33 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._start = self._end
         self._body, self._body_end = body, have
 
-    def _identify(self, frame: memoryview) -> None:
-        """By the beginning of a request. ApiVersions, with which every connection may begin, does not say."""
-        if not self.is_known and len(frame) >= HEADER_BYTES:
+    def _identify(self, frame: memoryview) -> bool:
+        """By the beginning of a request. ApiVersions, with which every connection may begin, does not say. False if the
+        connection is closed for what it is."""
+        if len(frame) >= HEADER_BYTES:
             self.is_broker = self._worker.is_of_broker(frame)
             self.is_known = self.is_broker or _KEY.unpack_from(frame)[0] != API_VERSIONS
+            if self.is_broker:
+                self._join_brokers()
             if self.is_known:
                 self._worker.identified(self)
+        return not self.is_closed
+
+    def _join_brokers(self) -> None:
+        """What it holds moves to the brokers' share."""
+        before, self._share = self._share, self._worker.room.brokers
+        for call in self._owed:
+            if call.frame is not None:
+                self._share.count(len(call.frame))
+                before.give(len(call.frame))
+        if self._counted_bytes:
+            self._share.answers_wait(self, self._counted_bytes)
+            before.answers_gone(self, self._counted_bytes, is_all=True)
+
+    @property
+    def request_bytes(self) -> int:
+        """The size of the request which is half read."""
+        return self._size
 
     @property
     def granted(self) -> int:
@@ -246,7 +280,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _get_room(self) -> bool:
         """For the next step of the request. False if there is none: then reading goes on with `room_came`."""
-        granted = self._room.take(self)
+        granted = self._share.take(self)
         self._granted += granted
         if not granted:
             self._waits_for_room = True
@@ -270,26 +304,27 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.last_active_ns = now_ns
         self._partial_ns = 0
         self._unanswered_bytes += len(frame)
-        if not self.is_known:
-            self._identify(frame)
-            if self.is_closed:
-                return
         call = Call(self, frame, _KEY.unpack_from(frame)[0], now_ns)
         self._owed.append(call)
         self._channel.put(call)
-        if self.queue and self.ring.is_full:
+        if self.queue and self.ring.requests >= self.ring.capacity:
             self._pause_reading()
             self.ring.keep_out(self)
         elif self._owes_too_much:
             self._pause_reading()
-        elif self._room.held >= self._room.max_bytes and self._room.is_full_for(self):
+        elif self._share.held >= self._share.limit and self._share.is_full:
             self._waits_for_room = True
             self._pause_reading()
-            self._room.pause(self)
+            self._share.pause(self)
 
     def take_back(self, calls: Iterable[Call]) -> None:
         """Requests that were to be served and were not: the client does not take the answers to those before them."""
         self._channel.put_in_front(self, calls)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests under way, and answers that have not left."""
+        return len(self._owed) + self._unsent
 
     @property
     def _owes_too_much(self) -> bool:
@@ -339,23 +374,35 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._kept.pop(call, None)
         if not self.is_closed:
             self._unanswered_bytes -= size
-        self._room.give(size)
+        self._share.give(size)
 
     def answered(self, call: Call) -> None:
-        if call.frame is not None:
-            self._let_go(call, call.frame)
+        frame = call.frame
+        if frame is not None:
+            self._let_go(call, frame)
         size = 0
         for part in call.parts:
             if isinstance(part, (bytes, bytearray, memoryview)):
                 size += len(part)
         call.answer_bytes = size
         self._held_bytes += size
-        if self._held_bytes + self._unsent_bytes >= _MAX_UNSENT_BYTES:
-            self.is_stalled = True
+        if self._held_bytes + self._unsent_bytes >= _COUNTED_BYTES:
+            self._count_answers()
         if self._owed and self._owed[0].is_done:
             self._worker.answer_ready(self)
         elif not self._is_reading:
             self.resume()
+
+    def _count_answers(self) -> None:
+        """Answers that wait take room; if they are too many, nothing more is read. A body that has begun is read on:
+        what it holds it holds anyway."""
+        size = self._held_bytes + self._unsent_bytes
+        self._share.answers_wait(self, size - self._counted_bytes)
+        self._counted_bytes = size
+        if size >= _MAX_UNSENT_BYTES:
+            self.is_stalled = True
+            if self._body is None:
+                self._pause_reading()
 
     def send_ready(self) -> None:
         """Send the answers whose turn it is."""
@@ -377,11 +424,29 @@ class ServerConnection(asyncio.BufferedProtocol):
         """After something was sent: may we go on?"""
         if self._outbox.is_empty:
             self._unsent = self._unsent_bytes = 0
+            if self._counted_bytes:
+                self._answers_sent()
             if self.is_stalled and self._held_bytes < _MAX_UNSENT_BYTES:
                 self.is_stalled = False
                 self._channel.put_back(self)
         if not self._is_reading:
             self.resume()
+
+    def _answers_sent(self) -> None:
+        """All but those that wait for earlier ones."""
+        sent = self._counted_bytes - (self._held_bytes if self._held_bytes >= _COUNTED_BYTES else 0)
+        self._counted_bytes -= sent
+        self._share.answers_gone(self, sent, is_all=not self._counted_bytes)
+
+    @property
+    def releasable_bytes(self) -> int:
+        """The room that its complete requests and its answers hold."""
+        return self._unanswered_bytes + self._counted_bytes
+
+    def behind_since(self, untaken_ns: int) -> int:
+        """Since when its client keeps room from others, if it has had answers to take since then: a client that takes
+        one answer after the other slowly keeps its requests waiting for longer."""
+        return min(untaken_ns, self.queue[0].arrived_ns) if self.is_stalled and self.queue else untaken_ns
 
     # The end
 
@@ -399,8 +464,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.is_closed = True
             if fault is None:
                 _log.log(level, "closing the connection from %s: %s", self.client_host, why)
-            self._drop()
-            self._transport.abort()
+            try:
+                self._drop()
+            finally:
+                self._transport.abort()
 
     def _drop(self) -> None:
         """Nobody is left to read from or to answer."""
@@ -409,13 +476,24 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._outbox.drop()
         self._body = None
         self._chunk, self._start, self._end = _NOTHING, 0, 0
-        unanswered, self._unanswered_bytes = self._unanswered_bytes, 0
+        self._unanswered_bytes = 0
         granted, self._granted = self._granted, 0
+        counted, self._counted_bytes = self._counted_bytes, 0
         for call in owed:
-            if call.frame is not None and call in self._kept:
-                unanswered -= len(call.frame)
-            else:
+            if call.frame is not None and call not in self._kept:
+                self._share.give(len(call.frame))
                 call.frame = None
+        if counted:
+            self._share.answers_gone(self, counted, is_all=True)
+        self._share.forget(self, granted)
+        for call in owed:
             if call.when_gone is not None:
-                call.when_gone()
-        self._room.forget(self, granted, unanswered)
+                _tell(call.when_gone)
+
+
+def _tell(when_gone: Callable[[], object]) -> None:
+    """A fault of ours must not keep the others from being told."""
+    try:
+        when_gone()
+    except Exception:
+        _log.exception("a request of a client that has gone cannot be given up")

@@ -18,6 +18,8 @@ HEADER_BYTES = _HEADER.size
 _CLIENT_ID = re.compile(rb"broker-\d+-|controller\Z")
 """What tidelog's brokers and its controller call themselves, and Kafka's fetchers (broker-1-fetcher-0)."""
 _LONGEST_PREFIX = 24
+BEGINNING_BYTES = HEADER_BYTES + _LONGEST_PREFIX
+"""So much of a request shows whether it is a broker's."""
 
 
 def is_of_broker(frame: Buffer, broker_keys: Collection[int]) -> bool:

@@ -16,13 +16,13 @@ class Ring:
     queues of all connections in it.
     """
 
-    __slots__ = ("_kept_out", "capacity", "connections", "requests")
+    __slots__ = ("capacity", "connections", "kept_out", "requests")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.requests = 0
         self.connections: deque[ServerConnection] = deque()
-        self._kept_out: deque[ServerConnection] = deque()
+        self.kept_out: deque[ServerConnection] = deque()
         """Connections that are not read from because the ring is full."""
 
     @property
@@ -44,10 +44,10 @@ class Ring:
         """Its `resume` is called when the ring is not full any more."""
         if not connection.is_kept_out:
             connection.is_kept_out = True
-            self._kept_out.append(connection)
+            self.kept_out.append(connection)
 
     def let_in(self) -> None:
-        while self._kept_out and not self.is_full:
-            connection = self._kept_out.popleft()
+        while self.kept_out and not self.is_full:
+            connection = self.kept_out.popleft()
             connection.is_kept_out = False
             connection.resume()

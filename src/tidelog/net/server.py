@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
 _PATIENCE_PART = 10
-"""Requests wait for room for a tenth of tidelog.request.read.timeout.ms before half-read ones must make some."""
+"""Requests wait for room for a tenth of tidelog.request.read.timeout.ms before others must make some."""
 _NS_PER_MS = 1_000_000
 
 
@@ -176,6 +176,8 @@ class SocketServer:
         return self.admission.count
 
     def _look_at_all(self) -> None:
+        """The next look is certain before this one begins, whatever fails in it."""
+        self._look = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look_at_all)
         now_ns, limits = self._channel.clock.monotonic_ns(), self._limits
         for worker in self._workers:
             if limits.connections_max_idle_ms >= 0:
@@ -184,12 +186,14 @@ class SocketServer:
                 self._slow.add(worker.close_slow(now_ns - limits.request_read_timeout_ms * _NS_PER_MS))
         if limits.request_read_timeout_ms >= 0:
             self._make_room(now_ns, limits.request_read_timeout_ms * _NS_PER_MS // _PATIENCE_PART)
-        self._look = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look_at_all)
 
     def _make_room(self, now_ns: int, patience_ns: int) -> None:
         for connection in self.room.in_the_way(now_ns, patience_ns):
             self._slow.add()
-            connection.close("others wait for the room that its half-read request holds (queued.max.request.bytes)")
+            connection.close(
+                "others wait for the room that its half-read request, or what waits behind its unread answers, holds"
+                " (queued.max.request.bytes)"
+            )
 
     def stop_listening(self) -> None:
         for server in self._servers:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.pipeline.progress import topic_offsets
 from tidelog.types import Offset, TopicPartition
+
+_NO_OFFSET = "-"
+"""Of a source that has none yet."""
+_MAX_MS = 253_402_300_800_000
+"""The year 10000, which no clock can show."""
 
 
 class FlowCheckpoint(NamedTuple):
@@ -17,6 +22,8 @@ class FlowCheckpoint(NamedTuple):
     batch: int
     watermark_ms: int | None
     offsets: dict[TopicPartition, Offset]
+    problem: str | None = None
+    """What is wrong with the checkpoint, if its offsets could not be read."""
 
 
 def read_checkpoints(directory: Path) -> list[FlowCheckpoint]:
@@ -31,27 +38,43 @@ def read_checkpoints(directory: Path) -> list[FlowCheckpoint]:
 
 
 def _read(flow: str, checkpoint: Path) -> FlowCheckpoint | None:
-    batches = [int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdecimal()]
+    """None if nothing is committed."""
+    batches = [int(file.name) for file in checkpoint.glob("commits/*") if file.name.isdecimal()]
     if not batches:
         return None
     last = max(batches)
-    return parse_offset_file(flow, last, (checkpoint / "offsets" / str(last)).read_text(encoding="utf-8"))
+    file = checkpoint / "offsets" / str(last)
+    try:
+        return parse_offset_file(flow, last, file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problem = "is missing, though its micro-batch is committed"
+    except OSError as failure:
+        problem = f"cannot be read: {failure.strerror}"
+    except ValueError as failure:
+        problem = f"is damaged: {failure}"
+    return FlowCheckpoint(flow, last, None, {}, f"{file} {problem}")
 
 
 def parse_offset_file(flow: str, batch: int, text: str) -> FlowCheckpoint:
-    """A version, what the micro-batch knew, and then an offset for each source."""
+    """A version, what the micro-batch knew, and then an offset for each source. ValueError if that is not there."""
     lines = text.splitlines()
-    known = json.loads(lines[1]) if len(lines) > 1 else {}
+    if len(lines) < 3:
+        raise ValueError("it ends before the offsets")
+    known = _json(lines[1])
+    if not isinstance(known, dict):
+        raise ValueError("its second line is not an object")
     offsets: dict[TopicPartition, Offset] = {}
     for line in lines[2:]:
-        offsets.update(topic_offsets(_offsets_of(line)))
-    return FlowCheckpoint(flow, batch, known.get("batchWatermarkMs") or None, offsets)
+        if line.strip() != _NO_OFFSET:
+            offsets.update(topic_offsets(_json(line)))
+    watermark_ms = known.get("batchWatermarkMs")
+    is_time = isinstance(watermark_ms, int) and 0 < watermark_ms < _MAX_MS
+    return FlowCheckpoint(flow, batch, watermark_ms if is_time else None, offsets)
 
 
-def _offsets_of(line: str) -> object:
-    """Of a source written in Python, Spark may put the JSON into a text."""
+def _json(line: str) -> Any:
+    """Of a source written in Python, Spark may put the JSON into a text, which `topic_offsets` reads."""
     try:
-        said = json.loads(line)
-        return json.loads(said) if isinstance(said, str) else said
-    except ValueError:
-        return None
+        return json.loads(line)
+    except ValueError as failure:
+        raise ValueError(f"{line[:40]!r} is not JSON") from failure

@@ -26,7 +26,7 @@ class Journal:
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Nothing if there was no run; up to the last line that is whole."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return
     for line in text.splitlines():

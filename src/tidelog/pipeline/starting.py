@@ -18,6 +18,7 @@ from tidelog.host.clock import system_random
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.project import Project
 from tidelog.spark.building import ARROW
+from tidelog.spark.java_options import DRIVER, EXECUTOR, beside_users, joined
 
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
@@ -31,15 +32,22 @@ def spark_settings(project: Project, token: str) -> dict[str, str]:
     log4j = project.own / "log4j2.properties"
     catalog = project.own / "catalog"
     java = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dderby.stream.error.file={project.own / 'derby.log'}"
+    java_options = {DRIVER: f"{ARROW} {java}", EXECUTOR: ARROW}
+    in_spec = {
+        name: joined(ours, project.configuration[name])
+        for name, ours in java_options.items()
+        if name in project.configuration
+    }
     return {
         "spark.driver.memory": _MEMORY,
-        # Before the user's own options: they come from the spec or from spark-submit's settings, and are kept.
-        "spark.driver.defaultJavaOptions": f"{ARROW} {java}",
         # A table that one run made must be known to the next one.
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": project.warehouse.as_uri(),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={catalog};create=true",
         **{name: value for name, value in project.configuration.items() if name.startswith("spark.")},
+        # Beside the user's own options, which come from the spec or from Spark's own settings, and are kept.
+        **beside_users(java_options),
+        **in_spec,
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, overload
 
 from tidelog.errors import (
     CorruptBatchError,
@@ -19,7 +20,7 @@ from tidelog.records.record_walk import walk_records
 from tidelog.types import Buffer
 
 MAX_RECORD_ERRORS = 10_000
-"""How many records a refusal names at most: a small compressed batch may hold millions of them."""
+"""How many records a refusal knows at most: a small compressed batch may hold millions of them."""
 
 _LAST_CODEC = int(Codec.ZSTD)
 MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
@@ -103,21 +104,42 @@ def _refusal(
     found: list[tuple[int, int | None]], total: int, record_count: int, earliest: int, latest: int
 ) -> InvalidRecordError:
     """An error that names each record which lacks a key or whose timestamp is out of range, as Kafka does."""
-    errors = [
-        RecordError(index, _NO_KEY)
-        if timestamp is None
-        else RecordError(
-            index,
-            f"Timestamp {timestamp} of message with offset {index} is out of range. "
-            f"The timestamp should be within [{earliest}, {latest}]",
-        )
-        for index, timestamp in found
-    ]
+    errors = _RecordErrors(found, earliest, latest)
     if all(timestamp is None for _, timestamp in found):
         return InvalidRecordError(f"{total} of {record_count} records have no key; a compacted topic needs one", errors)
     return InvalidTimestampError(
         f"{total} of {record_count} records are refused, the first of them because: {errors[0].message}", errors
     )
+
+
+class _RecordErrors(Sequence[RecordError]):
+    """Each is made when it is asked for: of many batches with many records at fault, only some are told."""
+
+    __slots__ = ("_earliest", "_found", "_latest")
+
+    def __init__(self, found: list[tuple[int, int | None]], earliest: int, latest: int) -> None:
+        self._found = found
+        self._earliest = earliest
+        self._latest = latest
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, which: int) -> RecordError: ...
+    @overload
+    def __getitem__(self, which: slice) -> _RecordErrors: ...
+    def __getitem__(self, which: int | slice) -> RecordError | _RecordErrors:
+        if isinstance(which, slice):
+            return _RecordErrors(self._found[which], self._earliest, self._latest)
+        index, timestamp = self._found[which]
+        if timestamp is None:
+            return RecordError(index, _NO_KEY)
+        return RecordError(
+            index,
+            f"Timestamp {timestamp} of message with offset {index} is out of range. "
+            f"The timestamp should be within [{self._earliest}, {self._latest}]",
+        )
 
 
 def recompress(

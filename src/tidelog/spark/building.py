@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from tidelog.spark.java_options import DRIVER, EXECUTOR, SUBMITTED, beside_users
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -16,9 +18,6 @@ _SETTINGS = {
     # Without it Spark refuses every batch read of a source that takes filters.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
-    # Spark puts these before the user's own extraJavaOptions, wherever those were set.
-    "spark.driver.defaultJavaOptions": ARROW,
-    "spark.executor.defaultJavaOptions": ARROW,
 }
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -27,8 +26,6 @@ _LOCAL = {
     # Spark's 200 are for a cluster.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit started this process: then it has been told of a master, or has chosen one."""
 
 
 def builder(app_name: str, master: str | None) -> SparkSession.Builder:
@@ -40,8 +37,10 @@ def builder(app_name: str, master: str | None) -> SparkSession.Builder:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     made = SparkSession.Builder().appName(app_name)
-    settings = dict(_SETTINGS)
-    if master is not None or _SUBMITTED not in os.environ:
+    # Spark puts these before the user's own extraJavaOptions, wherever those were set.
+    settings = {**_SETTINGS, **beside_users({DRIVER: ARROW, EXECUTOR: ARROW})}
+    # spark-submit has been told of a master, or has chosen one.
+    if master is not None or SUBMITTED not in os.environ:
         where = master or "local[*]"
         settings.update(_LOCAL if where.startswith("local") else {})
         made = made.master(where)

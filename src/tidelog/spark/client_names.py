@@ -1,4 +1,7 @@
-"""The names of Kafka's client settings, which options have with the prefix `kafka.`: a name that is none is refused."""
+"""The names of Kafka's client settings, which options have with the prefix `kafka.`.
+
+A name that is none is refused. One that has no effect on what the query does is logged.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import functools
 import logging
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from tidelog.spark.errors import OptionError
 
@@ -14,14 +18,23 @@ log = logging.getLogger(__name__)
 
 PREFIX = "kafka."
 
-_USED = """
-    acks batch.size bootstrap.servers buffer.memory client.id compression.type default.api.timeout.ms
-    delivery.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes isolation.level linger.ms
-    max.partition.fetch.bytes request.timeout.ms retry.backoff.max.ms retry.backoff.ms security.protocol
-    socket.connection.setup.timeout.ms
+_BOTH = """
+    bootstrap.servers client.id default.api.timeout.ms request.timeout.ms retry.backoff.max.ms retry.backoff.ms
+    security.protocol socket.connection.setup.timeout.ms
 """
-USED = frozenset(_USED.split())
-"""Those that do something here."""
+_READING = "fetch.max.bytes fetch.max.wait.ms fetch.min.bytes isolation.level max.partition.fetch.bytes"
+_WRITING = "acks batch.size buffer.memory compression.type delivery.timeout.ms linger.ms"
+
+
+class Side(NamedTuple):
+    """What a query does with topics, and the settings that do something there."""
+
+    doing: str
+    used: frozenset[str]
+
+
+READING = Side("reading", frozenset((_BOTH + _READING).split()))
+WRITING = Side("writing", frozenset((_BOTH + _WRITING).split()))
 
 _UNUSED = """
     allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter bootstrap.controllers check.crcs
@@ -60,26 +73,29 @@ _UNUSED = """
     transaction.timeout.ms transaction.two.phase.commit.enable transactional.id
 """
 UNUSED = frozenset(_UNUSED.split())
-"""Settings of the consumer, producer and admin client of Kafka 3.9 and 4.1 that mean nothing to this one."""
+"""Settings of the consumer, producer and admin client of Kafka 3.9 and 4.1 that mean nothing to either side."""
 
 _UNUSED_FAMILIES = re.compile(r"config\.providers\.[^.]+\.(class|param\..+)|metrics\.context\..+")
 """Settings that mean nothing either, and whose names are made up by the user in part."""
 
 
-def check_names(names: Iterable[str], refused: Iterable[str]) -> None:
-    """OptionError for a name that no client of Kafka has; `refused` has those that are known and not taken."""
-    known = USED | UNUSED | frozenset(refused)
+def check_names(names: Iterable[str], side: Side, refused: Iterable[str]) -> None:
+    """OptionError for a name that no client of Kafka has; what has no effect on this side is logged.
+
+    `refused` has the names that are known and not taken.
+    """
+    known = READING.used | WRITING.used | UNUSED | frozenset(refused)
     for name in names:
-        is_unused = name in UNUSED or _UNUSED_FAMILIES.fullmatch(name) is not None
-        if name not in known and not is_unused:
+        is_family = _UNUSED_FAMILIES.fullmatch(name) is not None
+        if name not in known and not is_family:
             nearest = difflib.get_close_matches(name, sorted(known), 1, 0.0)[0]
             told = f"no client of Kafka has a setting of this name; the nearest is '{PREFIX}{nearest}'"
             raise OptionError(PREFIX + name, told)
-        if is_unused:
-            _tell_unused(name)
+        if name not in side.used:
+            tell_unused(PREFIX + name, side.doing)
 
 
 @functools.cache
-def _tell_unused(name: str) -> None:
+def tell_unused(option: str, doing: str) -> None:
     """Once in each process."""
-    log.warning("option '%s%s' is a setting of Kafka's clients that has no effect here", PREFIX, name)
+    log.warning("option '%s' has no effect on %s", option, doing)

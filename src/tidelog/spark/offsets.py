@@ -22,6 +22,7 @@ TopicIds: TypeAlias = dict[str, bytes]
 
 _INITIAL = "began at "
 _TOPIC_IDS = "topic ids "
+_CLUSTER_ID = "cluster id "
 _MAX_PARTITION = 2**31 - 1
 _MAX_OFFSET = 2**63 - 1
 
@@ -59,15 +60,20 @@ Bound: TypeAlias = Everywhere | AtOffsets | AtTimestamp | AtTimestamps
 
 
 class Position(NamedTuple):
-    """Where a micro-batch begins or ends, and the ids of the topics that the offsets belong to, as far as known."""
+    """Where a micro-batch begins or ends, and the ids of the topics and of the cluster that the offsets belong to.
+
+    Ids that are not known are left out.
+    """
 
     offsets: Offsets
     topic_ids: TopicIds
+    cluster_id: str | None = None
 
     def without(self, topics: Collection[str]) -> Position:
         return Position(
             {partition: offset for partition, offset in self.offsets.items() if partition.topic not in topics},
             {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in topics},
+            self.cluster_id,
         )
 
 
@@ -100,20 +106,22 @@ def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def position_to_json(position: Position) -> JsonOffsets:
-    """The offsets, with a note of the topic ids: the name of a topic that cannot exist and has no partitions.
+    """The offsets, with notes of the ids: each is the name of a topic that cannot exist and has no partitions.
 
     A reader that does not know of the note, such as Spark's Kafka connector when it takes over a checkpoint, finds no
-    offsets there. The note stands there even if no partition is left, so the end of a micro-batch is never {}: only
-    the offset of a query that has not begun is.
+    offsets there. That of the topic ids stands there even if no partition is left, so the end of a micro-batch is
+    never {}: only the offset of a query that has not begun is.
     """
     ids = {topic: uuid_text(topic_id) for topic, topic_id in sorted(position.topic_ids.items())}
-    return {**to_json(position.offsets), _TOPIC_IDS + json.dumps(ids): {}}
+    cluster: JsonOffsets = {} if position.cluster_id is None else {_CLUSTER_ID + position.cluster_id: {}}
+    return {**to_json(position.offsets), _TOPIC_IDS + json.dumps(ids): {}, **cluster}
 
 
 def position_of(offsets: Mapping[str, Mapping[str, int]]) -> Position:
-    """Checkpoints of former versions and of Spark's connector have no topic ids."""
+    """Checkpoints of former versions and of Spark's connector have no ids."""
     ids = json.loads(_noted(offsets, _TOPIC_IDS) or "{}")
-    return Position(from_json(offsets), {topic: parse_uuid(text) for topic, text in ids.items()})
+    topic_ids = {topic: parse_uuid(text) for topic, text in ids.items()}
+    return Position(from_json(offsets), topic_ids, _noted(offsets, _CLUSTER_ID))
 
 
 def made_anew(before: TopicIds, after: TopicIds) -> set[str]:

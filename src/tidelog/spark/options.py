@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ from tidelog.client.addresses import Address
 from tidelog.client.fetch import FetchSettings
 from tidelog.client.offsets import EARLIEST, LATEST
 from tidelog.client.settings import ClientSettings
-from tidelog.spark.client_names import PREFIX
+from tidelog.spark.client_names import PREFIX, READING, WRITING, tell_unused
 from tidelog.spark.errors import OptionError
 from tidelog.spark.offsets import (
     AtOffsets,
@@ -58,6 +58,9 @@ _NAMES = (
     "fetchOffset.retryIntervalMs",
     "topic",
 )
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "group")
+_WRITE_ONLY = ("topic",)
+_READ_ONLY = tuple(name for name in _NAMES if name not in (BOOTSTRAP, *_WRITE_ONLY))
 _BY_LOWER = {name.lower(): name for name in _NAMES}
 _ALIKE = 0.88
 """How much an unknown option must look like a known one to be taken for a slip. Others are somebody else's."""
@@ -145,6 +148,11 @@ class _Given:
     def has(self, name: str) -> bool:
         return name.lower() in self._values
 
+    def tell_unused(self, names: Iterable[str], doing: str) -> None:
+        for name in names:
+            if self.has(name):
+                tell_unused(name, doing)
+
     def parsed(self, name: str, parse: Callable[[str, str], T], usual: T) -> T:
         text = self.text(name)
         return usual if text is None else parse(name, text)
@@ -152,7 +160,10 @@ class _Given:
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     given = _Given(options)
-    client = ClientOptions(options)
+    client = ClientOptions(options, READING)
+    given.tell_unused(_WRITE_ONLY, READING.doing)
+    if not streaming:
+        given.tell_unused(_STREAM_ONLY, "reading a batch")
     start = _bound(given, _STARTING, LATEST if streaming else EARLIEST)
     if streaming:
         ending = next((name for name in _ENDING if given.has(name)), None)
@@ -191,7 +202,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     given = _Given(options)
-    client = ClientOptions(options)
+    client = ClientOptions(options, WRITING)
+    given.tell_unused(_READ_ONLY, WRITING.doing)
     return WriteOptions(
         client.addresses(given.text(BOOTSTRAP)),
         client.client("tidelog-spark-sink"),

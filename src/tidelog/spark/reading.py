@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from tidelog.client.addresses import Address
+from tidelog.client.addresses import NONE_KNOWN, KnownBrokers
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_batches
 from tidelog.client.direct_read import DirectRead
@@ -40,14 +40,14 @@ _BYTES = 8 * 1024 * 1024
 
 
 def read_range(
-    options: ReadOptions, one: OffsetRange, brokers: Sequence[Address] = (), topic_id: bytes | None = None
+    options: ReadOptions, one: OffsetRange, known: KnownBrokers = NONE_KNOWN, topic_id: bytes | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, in order of their offsets. Ends when all before its end is read, gaps or not.
 
-    `brokers` are those that the driver knows: the bootstrap broker may be away when the task runs. `topic_id` is that
-    of the topic that the range was planned for, if it is known.
+    `known` is what the driver knows: the bootstrap broker may be away, or of another cluster, when the task runs.
+    `topic_id` is that of the topic that the range was planned for, if it is known.
     """
-    with Connected(options.addresses, options.client, brokers) as connected:
+    with Connected(options.addresses, options.client, known) as connected:
         decoder = Decoder(one, options.include_headers)
         source = RangeFetch(options, one, topic_id)
         try:

@@ -12,7 +12,7 @@ from tidelog.client.offsets import Isolation
 from tidelog.client.produce import ALL, DEFAULT_DELIVERY_TIMEOUT_MS
 from tidelog.client.settings import ClientSettings
 from tidelog.records.header import Codec
-from tidelog.spark.client_names import PREFIX, check_names
+from tidelog.spark.client_names import PREFIX, Side, check_names
 from tidelog.spark.errors import OptionError
 
 T = TypeVar("T")
@@ -50,9 +50,12 @@ class ProducerSettings(NamedTuple):
 
 
 class ClientOptions:
-    """The options with the prefix, by their names without it, and readers that name an option that is wrong."""
+    """The options with the prefix, by their names without it, and readers that name an option that is wrong.
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    Values are checked where they are used: those of the other side are not looked at.
+    """
+
+    def __init__(self, options: Mapping[str, str], side: Side) -> None:
         self._options = {
             name[len(PREFIX) :].lower(): value.strip()
             for name, value in options.items()
@@ -61,7 +64,7 @@ class ClientOptions:
         for name, why in _REFUSED.items():
             if name in self._options:
                 raise OptionError(PREFIX + name, f"it is not supported: {why}")
-        check_names(self._options, _REFUSED)
+        check_names(self._options, side, _REFUSED)
         protocol = self._options.get("security.protocol", "PLAINTEXT")
         if protocol.upper() != "PLAINTEXT":
             raise OptionError(PREFIX + "security.protocol", f"{protocol} is not supported, only PLAINTEXT")
@@ -107,10 +110,13 @@ class ClientOptions:
             compression=_one_of(self._options, "compression.type", _CODECS, Codec.NONE),
         )
         delivery_timeout_ms = self._number("delivery.timeout.ms", DEFAULT_DELIVERY_TIMEOUT_MS, 1)
-        if "linger.ms" in self._options and batching.linger_ms >= delivery_timeout_ms:
-            raise OptionError(
-                PREFIX + "linger.ms", f"{batching.linger_ms} is not below delivery.timeout.ms = {delivery_timeout_ms}"
-            )
+        linger_ms = batching.linger_ms
+        if linger_ms >= delivery_timeout_ms:
+            if "linger.ms" in self._options:
+                told = f"{linger_ms} is not below delivery.timeout.ms = {delivery_timeout_ms}"
+                raise OptionError(PREFIX + "linger.ms", told)
+            told = f"{delivery_timeout_ms} is not above linger.ms, which is {linger_ms} unless set"
+            raise OptionError(PREFIX + "delivery.timeout.ms", told)
         return ProducerSettings(batching, _one_of(self._options, "acks", _ACKS, ALL), delivery_timeout_ms)
 
     def _isolation(self) -> Isolation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelog.client.addresses import Address
+from tidelog.client.addresses import NONE_KNOWN, KnownBrokers
 from tidelog.client.cluster import Cluster
+from tidelog.errors import TidelogError
 from tidelog.spark.connected import Connected
 from tidelog.spark.errors import OptionError
 from tidelog.spark.limits import split
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 
     from tidelog.spark.stream import TidelogStreamReader
 
+log = logging.getLogger(__name__)
+
 NAME = "tidelog"
+_LEARN_MS = 5_000
+"""A sink's tasks can do without what the driver knows, so it does not wait for longer."""
 
 
 class TidelogDataSource(DataSource):
@@ -60,10 +66,12 @@ class TidelogDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> TidelogWriter:
         if overwrite:
             raise OptionError("mode", "a topic cannot be overwritten; write with mode append")
-        return TidelogWriter(_checked_sink(self.options, schema))
+        options = _checked_sink(self.options, schema)
+        return TidelogWriter(options, known_brokers(options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802
-        return TidelogStreamWriter(_checked_sink(self.options, schema))
+        options = _checked_sink(self.options, schema)
+        return TidelogStreamWriter(options, known_brokers(options))
 
 
 def check_schema(schema: StructType, include_headers: bool) -> None:
@@ -85,12 +93,12 @@ def _checked_sink(options: Mapping[str, str], schema: StructType) -> WriteOption
 
 
 class RangePartition(InputPartition):
-    """The share of one task, the brokers that the driver knows, and the id of the topic that it planned for."""
+    """The share of one task, the cluster and brokers that the driver knows, and the id of the topic it planned for."""
 
-    def __init__(self, one: OffsetRange, brokers: Sequence[Address] = (), topic_id: bytes | None = None) -> None:
+    def __init__(self, one: OffsetRange, known: KnownBrokers = NONE_KNOWN, topic_id: bytes | None = None) -> None:
         super().__init__(one)
         self.range = one
-        self.brokers = tuple(brokers)
+        self.known = known
         self.topic_id = topic_id
 
 
@@ -111,9 +119,9 @@ class TidelogReader(DataSourceReader):
         options = self._options
         with Connected(options.addresses, options.client) as connected:
             ranges, ids = connected.run(self._planned)
-            brokers = connected.brokers
+            known = connected.known
         parts = split(ranges, options.min_partitions, options.max_records)
-        return [RangePartition(part, brokers, ids.get(part.partition.topic)) for part in parts]
+        return [RangePartition(part, known, ids.get(part.partition.topic)) for part in parts]
 
     async def _planned(self, cluster: Cluster) -> tuple[list[OffsetRange], TopicIds]:
         ranges = await batch_ranges(cluster, self._options, self._narrowing)
@@ -129,7 +137,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 
     if not isinstance(partition, RangePartition):
         return iter(())
-    return read_range(options, partition.range, partition.brokers, partition.topic_id)
+    return read_range(options, partition.range, partition.known, partition.topic_id)
 
 
 class WrittenMessage(WriterCommitMessage):
@@ -139,27 +147,46 @@ class WrittenMessage(WriterCommitMessage):
         self.record_count = record_count
 
 
-def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> WrittenMessage:
+def known_brokers(options: WriteOptions) -> KnownBrokers:
+    """What the driver tells the tasks of a sink. If no broker answers soon, nothing: they will look for themselves."""
+    client = options.client
+    impatient = client._replace(
+        request_timeout_ms=min(client.request_timeout_ms, _LEARN_MS),
+        default_api_timeout_ms=min(client.default_api_timeout_ms, _LEARN_MS),
+        socket_connection_setup_timeout_ms=min(client.socket_connection_setup_timeout_ms, _LEARN_MS),
+    )
+    try:
+        with Connected(options.addresses, impatient) as connected:
+            connected.run(Cluster.refresh_once)
+            return connected.known
+    except TidelogError as failure:
+        log.warning("tasks of the sink know no broker but those of kafka.bootstrap.servers: %s", failure)
+        return NONE_KNOWN
+
+
+def _write(options: WriteOptions, known: KnownBrokers, batches: Iterator[pa.RecordBatch]) -> WrittenMessage:
     from tidelog.spark.writing import write_batches
 
-    return WrittenMessage(write_batches(options, batches).record_count)
+    return WrittenMessage(write_batches(options, batches, known).record_count)
 
 
 class TidelogWriter(DataSourceArrowWriter):
     """At least once: a task that fails has written a part, and writes it again when Spark runs it again."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, known: KnownBrokers = NONE_KNOWN) -> None:
         self._options = options
+        self._known = known
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        return _write(self._options, iterator)
+        return _write(self._options, self._known, iterator)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
     """The same for each micro-batch."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, known: KnownBrokers = NONE_KNOWN) -> None:
         self._options = options
+        self._known = known
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        return _write(self._options, iterator)
+        return _write(self._options, self._known, iterator)

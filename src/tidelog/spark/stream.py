@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tidelog.client.addresses import KnownBrokers
 from tidelog.client.cluster import Cluster
 from tidelog.client.group_offsets import commit_offsets
 from tidelog.errors import TidelogError
@@ -98,9 +99,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         self._is_new = self._is_new and not start
+        self._stay_with(position_of(start).cluster_id)
         begun = self._starting() if self._is_new else position_of(start)
         self._show_progress(begun.offsets)
         end = self._run(lambda cluster: self._end(cluster, begun, limit))
+        end = end._replace(cluster_id=self._connection().known.cluster_id)
         renewed = made_anew(begun.topic_ids, end.topic_ids)
         if self._is_new:
             return with_initial(position_to_json(end), begun.without(renewed).offsets)
@@ -140,6 +143,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Micro-batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._stay_with(position_of(end).cluster_id or position_of(start).cluster_id)
         begun, ended = self._begin(start, end), position_of(end)
         renewed = made_anew(begun.topic_ids, ended.topic_ids)
         kept = begun.without(renewed).offsets
@@ -148,9 +152,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges, losses = stream_ranges(begun.offsets, ended.offsets, earliest, renewed)
         check_losses(losses, self._options.fail_on_data_loss)
         parts = split(ranges, self._options.min_partitions, self._options.max_records)
-        assert self._connected is not None
-        brokers = self._connected.brokers
-        return [RangePartition(part, brokers, ended.topic_ids.get(part.partition.topic)) for part in parts]
+        known = self._connection().known
+        return [RangePartition(part, known, ended.topic_ids.get(part.partition.topic)) for part in parts]
 
     def _begin(self, start: dict[str, Any], end: dict[str, Any]) -> Position:
         """Of the first micro-batch, what is noted with its end. Checkpoints of former versions have no note."""
@@ -201,12 +204,31 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._not_shown = why
 
+    # The cluster
+
     def stop(self) -> None:
         if self._connected is not None:
             self._connected.close()
             self._connected = None
 
-    def _run(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    def _stay_with(self, cluster_id: str | None) -> None:
+        """The query goes on with the cluster of its checkpoint: another one's topics are not those that it has read.
+
+        Trigger.AvailableNow asks for its target before Spark tells the checkpoint. If the user's addresses lead to
+        several clusters, it may have asked another one.
+        """
+        known = None if self._connected is None else self._connected.known.cluster_id
+        if cluster_id is None or (self._connected is not None and known in (None, cluster_id)):
+            return
+        self.stop()
+        self._connected = Connected(self._options.addresses, self._options.client, KnownBrokers((), cluster_id))
+        if self._target is not None:
+            self.prepareForTriggerAvailableNow()
+
+    def _connection(self) -> Connected:
         if self._connected is None:
             self._connected = Connected(self._options.addresses, self._options.client)
-        return self._connected.run(work)
+        return self._connected
+
+    def _run(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+        return self._connection().run(work)

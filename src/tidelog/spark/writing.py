@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.client.addresses import NONE_KNOWN, KnownBrokers
 from tidelog.client.cluster import Cluster
 from tidelog.client.column_batching import ColumnBatcher
 from tidelog.client.errors import UnknownTopicError
@@ -39,8 +40,13 @@ class Written(NamedTuple):
     record_count: int
 
 
-def write_batches(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Returns when every row is acknowledged, with acks=0 handled by its leader; raises the first failure."""
+def write_batches(
+    options: WriteOptions, batches: Iterator[pa.RecordBatch], known: KnownBrokers = NONE_KNOWN
+) -> Written:
+    """Returns when every row is acknowledged, with acks=0 handled by its leader; raises the first failure.
+
+    `known` is what the driver has learnt: the bootstrap broker may be away, or of another cluster, when the task runs.
+    """
     settings = options.producer
 
     async def begin(cluster: Cluster) -> tuple[Producer, RowWriter]:
@@ -53,7 +59,7 @@ def write_batches(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> W
     def hand_over(batch: pa.RecordBatch) -> None:
         connected.run(lambda cluster: writer.write(batch))
 
-    with Connected(options.addresses, options.client, runner=LoopThread("tidelog-sender")) as connected:
+    with Connected(options.addresses, options.client, known, runner=LoopThread("tidelog-sender")) as connected:
         producer, writer = connected.run(begin)
         try:
             for batch in batches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sized
 from typing import Any, TypeVar, cast
 
@@ -46,6 +47,11 @@ def decode(message: type[M], data: Buffer, version: int) -> M:
     return cast(M, decoder.decode_whole(decoder_of(message, version), data))
 
 
-def decode_from(message: type[M], data: Buffer, version: int, position: int = 0) -> tuple[M, int]:
-    """The message that begins at a position, and the position behind it: what follows is not looked at."""
-    return cast(tuple[M, int], decoder.decode(decoder_of(message, version), data, position))
+def decode_from(
+    message: type[M], data: Buffer, version: int, position: int = 0, max_elements: int = sys.maxsize
+) -> tuple[M, int]:
+    """The message that begins at a position, and the position behind it: what follows is not looked at.
+
+    TooManyElementsError if its arrays and tagged fields have more elements in all than are allowed.
+    """
+    return cast(tuple[M, int], decoder.decode(decoder_of(message, version), data, position, max_elements))

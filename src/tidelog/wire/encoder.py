@@ -23,7 +23,8 @@ if cython.compiled:
     from cython.cimports.tidelog.wire.capi import slot_get, slot_is_set, slot_offset
 
 _COPY_BELOW = cython.declare(cython.int, 1024)
-"""Records smaller than this are copied between their neighbours: one more buffer in a gathered write costs as much."""
+"""Records and bytes smaller than this are copied between their neighbours: one more buffer in a gathered write costs as
+much."""
 
 _INITIAL_CAPACITY = cython.declare(cython.int, 256)
 _MAX_STRING = cython.declare(cython.int, 32767)
@@ -33,7 +34,8 @@ _FLOAT64 = struct.Struct(">d")
 @cython.final
 @cython.cclass
 class Writer:
-    """Bytes that grow. Where it gathers, large records are not copied but remembered with the place they belong to."""
+    """Bytes that grow. Where it gathers, large records and large bytes objects, which never change, are not copied but
+    remembered with the place they belong to."""
 
     data: cython.p_uchar
     pos: cython.Py_ssize_t
@@ -354,7 +356,8 @@ class Bytes(Sized):
         if value is None:
             raise TypeError("is not made of bytes")
         w.length(len(value), self.compact, False)
-        return w.copy(value)
+        is_apart: cython.bint = w.gather and len(value) >= _COPY_BELOW and type(value) is bytes
+        return w.set_apart(value) if is_apart else w.copy(value)
 
 
 @cython.final
@@ -593,6 +596,7 @@ class Struct(Codec):
         if count == 0 and len(unknown) == 0:
             return 0
         rest: list = list(unknown)
+        gather: cython.bint = w.gather
         for each in self.tags:
             slot = cython.cast(Slot, each)
             if slot.has_default(message):
@@ -603,7 +607,9 @@ class Struct(Codec):
             w.uvarint(slot.tag)
             mark: cython.Py_ssize_t = w.pos
             w.put8(0)
+            w.gather = False  # its size has to be known
             slot.codec.write(w, slot.get(message))
+            w.gather = gather
             w.insert_size(mark)
         for tag, content in rest:
             self.write_unknown(w, tag, content)

@@ -6,11 +6,12 @@ had written it. So a controller that dies right after leaves nothing that the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from tidelog.broker.control.shell import ControllerShell
 from tidelog.broker.control.term import Term
+from tidelog.broker.long_waits import Waits, alone
 from tidelog.broker.pacing import Pace, SlowLane
 from tidelog.controller import nodes
 from tidelog.controller.topics import (
@@ -31,6 +32,12 @@ from tidelog.wire import ZERO_UUID
 
 _COST_OF_CREATION = 10
 """Elements of a slice that one topic takes."""
+_TOGETHER = 20
+"""Topics that are worked on in one job of the controller."""
+
+T = TypeVar("T")
+
+NO_SUCH_ID = "There is no topic with this id."
 
 
 class TopicResult(NamedTuple):
@@ -50,6 +57,12 @@ class MorePartitions(NamedTuple):
     assignments: Sequence[Sequence[BrokerId]] | None = None
 
 
+class Deletion(NamedTuple):
+    name: str
+    topic_id: bytes = ZERO_UUID
+    """If it is given, only the topic with this id is deleted."""
+
+
 class TopicAdmin:
     """Results are per topic and in the order of the requests. NotControllerError if this broker is not controller."""
 
@@ -67,53 +80,65 @@ class TopicAdmin:
         self._validate_config = validate_config
         self._lane = lane
 
-    def _pace(self) -> Pace:
-        return Pace(self._lane)
-
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
-        async def job(term: Term) -> list[TopicResult]:
-            try:
-                defaults = self._defaults()
-                check_partition_count(topic.partition_count(defaults) for topic in topics)
-            except TopicError as failure:
-                return [_refused(topic.name, failure) async for topic in self._pace().each(topics)]
-            return [
-                await self._create(term, topic, validate_only)
-                async for topic in self._pace().each(topics, _COST_OF_CREATION)
-            ]
+        async def create(term: Term, topic: NewTopic) -> TopicResult:
+            return await self._create(term, topic, validate_only)
 
-        return await self._shell.run(job)
+        defaults = self._defaults()
+        try:
+            check_partition_count(topic.partition_count(defaults) for topic in topics)
+        except TopicError as failure:
+            return [_refused(topic.name, failure) async for topic in Pace(self._lane).each(topics)]
+        return await self._each(topics, create, _COST_OF_CREATION, writes=not validate_only)
 
     async def create_partitions(
         self, topics: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        async def job(term: Term) -> list[TopicResult]:
-            known = term.controller.image.topics
-            now = {name: len(known[name].assignments) for name, *_ in topics if name in known}
-            try:
-                check_partition_count([topic.total - now[topic.name] for topic in topics if topic.name in now])
-            except TopicError as failure:
-                return [_refused(topic.name, failure) async for topic in self._pace().each(topics)]
-            return [
-                await self._grow(term, topic, validate_only)
-                async for topic in self._pace().each(topics, _COST_OF_CREATION)
-            ]
+        async def grow(term: Term, topic: MorePartitions) -> TopicResult:
+            return await self._grow(term, topic, validate_only)
 
-        return await self._shell.run(job)
+        known = {} if self._shell.image is None else self._shell.image.topics
+        now = {name: len(known[name].assignments) for name, *_ in topics if name in known}
+        try:
+            check_partition_count([topic.total - now[topic.name] for topic in topics if topic.name in now])
+        except TopicError as failure:
+            return [_refused(topic.name, failure) async for topic in Pace(self._lane).each(topics)]
+        return await self._each(topics, grow, _COST_OF_CREATION, writes=not validate_only)
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
+    async def delete_topics(self, topics: Sequence[Deletion]) -> list[TopicResult]:
         """A topic that is being deleted already is one more to wait for."""
+        return await self._each(topics, self._delete, 1)
 
-        async def job(term: Term) -> list[TopicResult]:
-            return [await self._delete(term, name) async for name in self._pace().each(names)]
+    async def _each(
+        self,
+        wanted: Sequence[T],
+        work: Callable[[Term, T], Awaitable[TopicResult]],
+        cost: int,
+        *,
+        writes: bool = True,
+    ) -> list[TopicResult]:
+        """A few in one job of the controller, and other work of it in between.
 
-        return await self._shell.run(job)
+        A large request waits for its slices of the loop here and not in the controller's task: elections must not wait
+        for the requests of clients. What a job has written is in the image before anything else is done.
+        """
+        pace = Pace(self._lane)
+        results: list[TopicResult] = []
+        for start in range(0, len(wanted), _TOGETHER):
+            together = wanted[start : start + _TOGETHER]
+            await pace.spend(cost * len(together))
+
+            async def job(term: Term, together: Sequence[T] = together) -> list[TopicResult]:
+                return [await work(term, one) for one in together]
+
+            results += await self._shell.run(job, writes_topics=writes)
+        return results
 
     def name_of(self, topic_id: bytes) -> str | None:
         image = self._shell.image
         return None if image is None else image.name_of(topic_id)
 
-    async def wait_deleted(self, names: Sequence[str], timeout_s: float) -> None:
+    async def wait_deleted(self, names: Sequence[str], timeout_s: float, waits: Waits = alone) -> None:
         """Until the nodes of the topics are gone, so that they may be made anew at once.
 
         Not for those with a replica on a dead broker: that may take long, and is nobody's fault.
@@ -127,7 +152,7 @@ class TopicAdmin:
                 left.pop()
             return not left
 
-        await self._shell.wait_until(over, timeout_s)
+        await self._shell.wait_until(over, timeout_s, waits)
 
     def _is_deleted_or_stuck(self, name: str) -> bool:
         image = self._shell.image
@@ -165,8 +190,12 @@ class TopicAdmin:
             return _refused(topic.name, failure)
         return TopicResult(topic.name, topic_id=plan.topic_id, plan=plan)
 
-    async def _delete(self, term: Term, name: str) -> TopicResult:
-        image = term.controller.image
+    async def _delete(self, term: Term, wanted: Deletion) -> TopicResult:
+        """Between the request and this job another topic may have been made under the name."""
+        name, image = wanted.name, term.controller.image
+        topic = image.topics.get(name)
+        if wanted.topic_id != ZERO_UUID and (topic is None or topic.topic_id != wanted.topic_id):
+            return TopicResult(name, ErrorCode.UNKNOWN_TOPIC_ID, NO_SUCH_ID, wanted.topic_id)
         try:
             if name not in image.deleting:
                 existing(image, name)

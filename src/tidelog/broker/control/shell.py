@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -24,6 +25,7 @@ from tidelog.broker.control.snapshot import ClusterReader, Look
 from tidelog.broker.control.stats import ControlFacts, ControlStats, facts_of
 from tidelog.broker.control.term import Term
 from tidelog.broker.control.writing import FencedError
+from tidelog.broker.long_waits import Waits, alone
 from tidelog.broker.said import Said
 from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
@@ -205,7 +207,7 @@ class ControllerShell:
             return ControlledShutdownResponse(error_code=failure.code)
         return answer
 
-    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float, waits: Waits = alone) -> bool:
         """Whether it came to hold in time; looked at now and after each event."""
         if condition() or timeout_s <= 0:
             return condition()
@@ -213,7 +215,8 @@ class ControllerShell:
         self._waiting[changed] = condition
         timer = asyncio.get_running_loop().call_later(timeout_s, _give_up, changed)
         try:
-            await changed
+            with waits(partial(_give_up, changed)):
+                await changed
         finally:
             timer.cancel()
             del self._waiting[changed]

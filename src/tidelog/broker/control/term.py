@@ -88,6 +88,8 @@ class Term:
         """Those of them that could not be written the next time either: they are left alone, or nothing else would
         ever be written."""
         self._put_off: set[asyncio.TimerHandle] = set()
+        self._expected_ends: dict[tuple[BrokerId, Epoch], dict[TopicPartition, Epoch]] = {}
+        """Log ends that a registration of a broker was asked for, and the leader epoch in which it was asked last."""
 
     async def take_over(self) -> None:
         """Read everything, finish what was left half done, tell everybody."""
@@ -103,6 +105,7 @@ class Term:
         known = {at: why for at, why in self._unwritable.items() if at.topic in snapshot.topics}
         for partition in known:
             await self.reader.watch_state(partition)
+        self._expected_ends.clear()  # who is asked anew has its time, beside what is left of the time before
         try:
             await self.handle(TookOver(snapshot._replace(faults={**snapshot.faults, **known})))
         except RefusedWritesError as failure:
@@ -184,9 +187,14 @@ class Term:
         return outcome.answer
 
     def _expect_log_ends(self, broker: Broker, requests: Sequence[Message]) -> None:
+        """Once for each epoch: a broker that cannot tell is asked again, and that does not give it more time."""
         for request in requests:
             if isinstance(request, ListOffsetsRequest):
-                self._tell_later(LOG_ENDS_WITHIN_S, LogEndsUntold(broker.id, broker.epoch, _asked_in(request)))
+                expected = self._expected_ends.setdefault((broker.id, broker.epoch), {})
+                new = {name: epoch for name, epoch in _asked_in(request).items() if expected.get(name) != epoch}
+                expected.update(new)
+                if new:
+                    self._tell_later(LOG_ENDS_WITHIN_S, LogEndsUntold(broker.id, broker.epoch, new))
 
     def close(self) -> None:
         for channel in self._channels.values():
@@ -210,6 +218,7 @@ class Term:
                 channel.endpoint,
             ):
                 self._channels.pop(id).close()
+                self._expected_ends.pop((id, channel.broker.epoch), None)
             else:
                 channel.broker = broker
         for id, broker in brokers.items():

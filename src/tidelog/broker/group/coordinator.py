@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tidelog.broker.group.bounds import GroupBounds
 from tidelog.broker.group.shard import GroupShard
+from tidelog.broker.pacing import FIRST, SLICE
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
@@ -28,6 +31,10 @@ class GroupCoordinator:
         self._clock = broker.clock
         self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
         self._retention: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
+        """Has groups forget what they committed for deleted topics."""
+        self._deletions_seen: dict[int, list[Collection[str]]] = {}
+        """Of those who want to know of deletions just now."""
         self.bounds = GroupBounds(broker, self.usage, self.shards, self.now_ms)
         self.large_commits = asyncio.Lock()
         """Held while a commit of very many partitions is read: that takes memory, so it is one at a time."""
@@ -53,16 +60,54 @@ class GroupCoordinator:
         elif index not in self.shards:
             self.shards[index] = GroupShard(self._broker, partition, self.now_ms)
 
-    def topics_deleted(self, topics: list[str]) -> None:
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """A few groups forget their offsets now, the others in slices."""
+        for seen in self._deletions_seen.values():
+            seen.append(topics)
         for shard in self.shards.values():
-            if shard.is_active:
-                shard.perform(shard.groups.topics_deleted(topics, self.now_ms()))
+            shard.topics_deleted(topics)
+        self._forget_deleted(FIRST)
+        if self._has_deleted_topics and (self._forgetting is None or self._forgetting.done()):
+            self._forgetting = asyncio.ensure_future(self._forget_deleted_in_slices())
+
+    @contextmanager
+    def deletions_seen(self) -> Iterator[list[Collection[str]]]:
+        """The topics of each deletion that comes within the context."""
+        seen: list[Collection[str]] = []
+        self._deletions_seen[id(seen)] = seen
+        try:
+            yield seen
+        finally:
+            del self._deletions_seen[id(seen)]
+
+    @property
+    def _has_deleted_topics(self) -> bool:
+        return any(shard.has_deleted_topics for shard in self.shards.values())
+
+    async def _forget_deleted_in_slices(self) -> None:
+        while self._has_deleted_topics:
+            await self._broker.lane.turn()
+            self._forget_deleted(SLICE)
+
+    def _forget_deleted(self, most: int) -> None:
+        for shard in list(self.shards.values()):
+            if most > 0 and shard.has_deleted_topics:
+                most -= shard.forget_deleted(most)
 
     async def _expire_offsets(self) -> None:
+        """All groups are looked at in slices: many of them may end at the same check."""
         while True:
             await asyncio.sleep(self._broker.config["offsets.retention.check.interval.ms"] / 1000)
-            for shard in list(self.shards.values()):
-                shard.expire_offsets()
+            for shard in self.shards.values():
+                shard.begin_expiry()
+            while any(shard.has_expiry for shard in self.shards.values()):
+                await self._broker.lane.turn()
+                self._expire_some(SLICE)
+
+    def _expire_some(self, most: int) -> None:
+        for shard in list(self.shards.values()):
+            if most > 0 and shard.has_expiry:
+                most -= shard.expire_offsets(most)
 
     # Finding
 
@@ -94,6 +139,7 @@ class GroupCoordinator:
         return LargeCommit(request, GroupConfig.of(self._broker.config), self.usage, commits, self.now_ms())
 
     async def close(self) -> None:
-        if self._retention is not None:
-            self._retention.cancel()
+        for task in (self._retention, self._forgetting):
+            if task is not None:
+                task.cancel()
         await asyncio.gather(*(shard.close() for shard in self.shards.values()))

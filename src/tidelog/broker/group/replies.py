@@ -4,24 +4,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from tidelog.broker.dispatch import Later
+from tidelog.broker.pacing import FIRST, SlowLane
 from tidelog.net.connection import ServerConnection
 from tidelog.wire import Message
+from tidelog.wire.frames import FIRST_STEP_ELEMENTS
+from tidelog.wire.messages.groups import JoinGroupResponse
 
 Part = TypeVar("Part", bound=Message)
 Fact = TypeVar("Fact")
 
 
+LARGE_BYTES = 64 * 1024
+"""A JoinGroup response with more metadata is encoded in slices."""
+
+
+def is_large(message: Message | Later) -> TypeGuard[JoinGroupResponse]:
+    """The leader of a group is told the metadata of all members, which may be 128 MiB."""
+    if not isinstance(message, JoinGroupResponse) or not message.members:
+        return False
+    return len(message.members) > FIRST or sum(len(member.metadata) for member in message.members) > LARGE_BYTES
+
+
+async def in_slices(lane: SlowLane, message: JoinGroupResponse) -> Message:
+    """The answer of a handler that awaits something is encoded in slices (`dispatch`). Many may begin at the same time,
+    so each waits for a turn with room for its first slice."""
+    await lane.first_turn(min(len(message.members), FIRST_STEP_ELEMENTS))
+    return message
+
+
 class Reply(Later):
     """The ticket of a request with one answer."""
 
-    __slots__ = ("_connection", "_message")
+    __slots__ = ("_connection", "_lane", "_message")
 
-    def __init__(self, connection: ServerConnection | None = None) -> None:
+    def __init__(self, connection: ServerConnection | None = None, lane: SlowLane | None = None) -> None:
         super().__init__()
         self._connection = connection
+        self._lane = lane
+        """Where a large answer waits for its turn, if one may come."""
         self._message: Message | None = None
 
     @property
@@ -30,8 +53,11 @@ class Reply(Later):
         return self._connection is not None and self._connection.is_closed
 
     def give(self, message: Message) -> None:
+        lane = self._lane
         if self._send is None:
             self._message = message
+        elif lane is not None and is_large(message):
+            self.answer(lambda: in_slices(lane, message))
         else:
             self.answer(lambda: message)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from tidelog.broker.group.writes import Writes, WriteSettings
@@ -14,6 +15,7 @@ from tidelog.groups import (
     LARGE_COMMIT_MAX_BYTES,
     NO_BAD_RECORDS,
     Answer,
+    Answers,
     BadRecords,
     Effect,
     GroupConfig,
@@ -37,6 +39,8 @@ _BAD_RECORDS = "tidelog_group_shard_bad_records_total"
 _SLICE_BYTES = 128 * 1024
 """Of the log at once while loading, at most: the broker serves others in between."""
 _RECORDS_AT_ONCE = 2_000
+ANSWERS_AT_ONCE = 100
+"""Answers that are given in one go: each takes some ten microseconds to be encoded and sent."""
 _FIRST_REST_S = 0.1
 _LONGEST_REST_S = 30.0
 """A load that failed is tried again after a rest, which doubles up to this."""
@@ -59,6 +63,11 @@ class GroupShard:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_closed = False
+        self._lane = broker.lane
+        self._answers: deque[Answer | Answers] = deque()
+        """Answers that are given in later turns of the loop, in their order."""
+        self._is_answering = False
+        """Such a turn will come."""
         config = broker.config
         self._failures = broker.metrics.counter(_LOAD_FAILURES)
         self._bad_records = broker.metrics.counter(_BAD_RECORDS)
@@ -75,12 +84,37 @@ class GroupShard:
     # Effects and time
 
     def perform(self, effects: list[Effect]) -> None:
+        """Writes go into the log in their order. A rebalance may answer thousands of members: the answers beyond the
+        first ones are given in later turns of the loop."""
+        at_once = ANSWERS_AT_ONCE
         for effect in effects:
-            if isinstance(effect, Answer):
+            if isinstance(effect, Write):
+                self._writes.add(effect)
+            elif isinstance(effect, Answer) and at_once:
+                at_once -= 1
                 effect.ticket.give(effect.message)
             else:
-                self._writes.add(effect)
+                self._answers.append(effect)
+        if self._answers and not self._is_answering:
+            self._answer_some(at_once)
         self._set_timer()
+
+    def _answer_some(self, most: int = ANSWERS_AT_ONCE) -> None:
+        """Give so many answers that wait, and the others in later turns."""
+        answers = self._answers
+        try:
+            while answers and most:
+                most -= 1
+                answer = answers.popleft()
+                if isinstance(answer, Answers):
+                    many, answer = answer, answer.take()
+                    if many.waiting:
+                        answers.appendleft(many)
+                answer.ticket.give(answer.message)
+        finally:
+            self._is_answering = bool(answers)
+            if answers:
+                self._lane.next_turn().add_done_callback(lambda _: self._answer_some())
 
     def has_room_for(self, commit: LargeCommit) -> bool:
         """Whether the log takes each record of it, and all of them as one commit."""
@@ -108,9 +142,36 @@ class GroupShard:
         finally:
             self._set_timer()  # what goes wrong with one group must not stop the time of the others
 
-    def expire_offsets(self) -> None:
+    def begin_expiry(self) -> None:
+        """Old offsets, and groups that have nothing left, are to be forgotten."""
         if self.is_active:
-            self.perform(self.groups.expire_offsets(self._now_ms()))
+            self.groups.begin_expiry()
+
+    @property
+    def has_expiry(self) -> bool:
+        """`expire_offsets` has something to do."""
+        return self.is_active and self.groups.has_expiry
+
+    def expire_offsets(self, most: int) -> int:
+        """Forget old offsets, until so many elements were looked at; how many that were."""
+        effects, looked_at = self.groups.expire_offsets(most, self._now_ms())
+        self.perform(effects)
+        return looked_at
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        if self.is_active:
+            self.groups.topics_deleted(topics)
+
+    @property
+    def has_deleted_topics(self) -> bool:
+        """`forget_deleted` has something to do."""
+        return self.is_active and self.groups.has_deleted_topics
+
+    def forget_deleted(self, most: int) -> int:
+        """Forget offsets of deleted topics, until so many elements were looked at; how many that were."""
+        effects, looked_at = self.groups.forget_deleted(most, self._now_ms())
+        self.perform(effects)
+        return looked_at
 
     # Loading
 
@@ -200,6 +261,7 @@ class GroupShard:
 
     async def close(self) -> None:
         """The broker stops; clients hear that from their connections."""
+        self._answers.clear()
         self._loading.cancel()
         self._is_closed = True
         if self._timer is not None:

@@ -124,17 +124,18 @@ class Writes:
             yield chunk, False
 
     def _append(self, batch: _Batch) -> None:
-        records = [record for write in batch.writes for record in write.records]
-        if not records:
-            batch.code = ErrorCode.NONE
-            return
         try:
+            records = [record for write in batch.writes for record in write.records]
+            if not records:
+                batch.code = ErrorCode.NONE
+                return
             leader = self._leader()
             end = self._append_records(leader, records)
+            self._appended(batch, leader, end)
         except TidelogError as failure:
             batch.code = failure.code
-            return
-        self._appended(batch, leader, end)
+        except Exception:
+            self._failed_unexpectedly(batch)
 
     async def _append_large(self, batch: _Batch, records: list[Record]) -> None:
         """What it is refused for is found before its first part. Only if this broker ceases to lead in between, a part
@@ -147,12 +148,16 @@ class Writes:
             self._appended(batch, leader, end)
         except TidelogError as failure:
             batch.code = failure.code
-        except Exception:  # whatever it is: without an end of this write no later one is ever settled
-            _log.exception("a large write to %s failed unexpectedly", self._partition.name)
-            batch.code = ErrorCode.UNKNOWN_SERVER_ERROR
+        except Exception:
+            self._failed_unexpectedly(batch)
         batch.writes = [write._replace(records=[]) for write in batch.writes]
         self._large = None
         self._append_gathered()
+
+    def _failed_unexpectedly(self, batch: _Batch) -> None:
+        """Whatever it is, such as a want of memory: without an end of this batch no later one is ever settled."""
+        _log.exception("a write to %s failed unexpectedly", self._partition.name)
+        batch.code = ErrorCode.UNKNOWN_SERVER_ERROR
 
     async def _still_leader(self) -> Leader:
         """Other requests have their turn first. Between two terms of this broker, and while its session may be over,

@@ -7,8 +7,9 @@ StopReplica from 3 (leader epochs; 4 KRaft flag), UpdateMetadata from 7 (topic i
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tidelog.broker.dispatch import HangUpError
 from tidelog.broker.metadata import FULL_UPDATE
@@ -17,7 +18,10 @@ from tidelog.broker.replicas import Unwanted
 from tidelog.controller.stop_tags import topic_id_of
 from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
-from tidelog.types import NO_EPOCH, TopicPartition
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, TopicPartition
+from tidelog.wire import Message
+from tidelog.wire.api import API
+from tidelog.wire.frames import request_body
 from tidelog.wire.messages.controller import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -36,35 +40,85 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA = (
+    request.__schema__.api_key for request in (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
+)
 ControlRequest: TypeAlias = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+
+
+class _Sender(NamedTuple):
+    """Who sent a request, and for which registration of this broker it is meant: its first fields."""
+
+    controller_id: BrokerId
+    controller_epoch: Epoch
+    broker_epoch: Epoch
+
+
+_KRAFT_SINCE = {LEADER_AND_ISR: 7, STOP_REPLICA: 4, UPDATE_METADATA: 8}
+"""The versions that brought a flag of one byte behind the controller's id."""
+_WITHOUT_FLAG, _WITH_FLAG = struct.Struct(">iiq"), struct.Struct(">ixiq")
+
+
+async def peek(broker: Broker, call: Call) -> Message | None:
+    """Looks at the sender of a large request before it gets a place. None if the request is to be served.
+
+    Otherwise whoever sends such requests for a controller that the store does not know would keep the real controller's
+    waiting.
+    """
+    assert call.frame is not None
+    fields = _WITH_FLAG if call.version >= _KRAFT_SINCE[call.api_key] else _WITHOUT_FLAG
+    body = request_body(call.frame)
+    if len(body) < fields.size:
+        return None  # it cannot be read, and is refused for that
+    sender = _Sender(*fields.unpack_from(body))
+    await _learn(broker, sender.controller_epoch)
+    refused = _check_sender(broker, sender)
+    return API[call.api_key].response(error_code=refused) if refused else None
 
 
 async def _checked(broker: Broker, request: ControlRequest) -> ErrorCode:
     """The same as `_check`, after the store was asked for a controller epoch that is not known yet."""
-    if not broker.known_controller.is_known(request.controller_epoch):
-        await broker.known_controller.learn(request.controller_epoch)
+    await _learn(broker, request.controller_epoch)
     return _check(broker, request)
 
 
+async def _learn(broker: Broker, controller_epoch: Epoch) -> None:
+    if not broker.known_controller.is_known(controller_epoch):
+        await broker.known_controller.learn(controller_epoch)
+
+
 def _check(broker: Broker, request: ControlRequest) -> ErrorCode:
-    """The error for a request that must change nothing: one that is meant for an earlier registration of this broker,
-    one that is not of the controller that the store knows, or one that a newer request of the same controller has
-    overtaken.
+    """The error for a request that must change nothing: its sender is not believed, or a newer request of the same
+    controller has overtaken it."""
+    sender = _Sender(request.controller_id, request.controller_epoch, request.broker_epoch)
+    refused = _check_sender(broker, sender)
+    if refused:
+        return refused
+    try:
+        broker.request_order.admit(request.controller_epoch, request)
+    except RequestError as failure:
+        _log.info("%s of controller %d is refused: %s", type(request).__name__, request.controller_id, failure)
+        return failure.code
+    return ErrorCode.NONE
+
+
+def _check_sender(broker: Broker, sender: _Sender) -> ErrorCode:
+    """The error for a request that is meant for an earlier registration of this broker, or that is not of the
+    controller that the store knows.
 
     A broker that is not registered, or does not know of the registration that is meant, hangs up: if the request is of
     the controller, it comes again.
     """
     if broker.epoch == NO_EPOCH:
         raise HangUpError(f"broker {broker.id} is not registered")
-    if request.broker_epoch > broker.epoch:
-        raise HangUpError(f"broker {broker.id} has epoch {broker.epoch}, not {request.broker_epoch}")
-    if request.broker_epoch < broker.epoch:
+    if sender.broker_epoch > broker.epoch:
+        raise HangUpError(f"broker {broker.id} has epoch {broker.epoch}, not {sender.broker_epoch}")
+    if sender.broker_epoch < broker.epoch:
         return ErrorCode.STALE_BROKER_EPOCH
     try:
-        broker.known_controller.check(request.controller_id, request.controller_epoch)
-        broker.request_order.admit(request.controller_epoch, request)
+        broker.known_controller.check(sender.controller_id, sender.controller_epoch)
     except RequestError as failure:
-        _log.info("%s of controller %d is refused: %s", type(request).__name__, request.controller_id, failure)
+        _log.info("a request of controller %d is refused: %s", sender.controller_id, failure)
         return failure.code
     return ErrorCode.NONE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.pacing import Pace, cost_of_id
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.errors import ErrorCode
-from tidelog.groups import partition_of
+from tidelog.groups import MAX_GROUP_ID, partition_of
 from tidelog.net.channel import Call
 from tidelog.wire.messages.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -28,7 +28,8 @@ _TOPICS = {_GROUP: GROUP_OFFSETS_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC}
 
 
 async def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
-    """Each key once, however often it is named."""
+    """Each key once, however often it is named. A key that is too long is cut in the answer: an answer that repeats
+    many of these could be very large."""
     keys = [request.key] if call.version < _MANY_KEYS else request.coordinator_keys
     topic = _TOPICS.get(request.key_type)
     if topic is not None and any(keys):
@@ -48,9 +49,13 @@ async def find_coordinator(broker: Broker, request: FindCoordinatorRequest, call
 
 
 async def _make_sure_of(broker: Broker, topic: str) -> None:
-    """It is there, and led, if that can be had within a moment."""
-    if broker.metadata.topic(topic) is None:
-        await broker.auto_creation.create([topic])
+    """Create it if it is not there, and wait for a moment until it is led.
+
+    Otherwise the answer comes at once, also if there is no coordinator: what the client asks for on the same connection
+    is answered after this.
+    """
+    if broker.metadata.topic(topic) is not None or not await broker.auto_creation.create([topic]):
+        return
 
     def is_led() -> bool:
         known = broker.metadata.topic(topic)
@@ -62,9 +67,10 @@ async def _make_sure_of(broker: Broker, topic: str) -> None:
 def _coordinator(broker: Broker, topic: str | None, key: str, listener: str) -> Coordinator:
     if topic is None:
         return _nobody(key, ErrorCode.INVALID_REQUEST, "only groups and transactions have coordinators here")
-    if not key:
+    if not key or len(key) > MAX_GROUP_ID:
         code = ErrorCode.INVALID_GROUP_ID if topic == GROUP_OFFSETS_TOPIC else ErrorCode.INVALID_REQUEST
-        return _nobody(key, code, "the key is empty")
+        why = f"the key has {len(key)} characters; up to {MAX_GROUP_ID} are allowed" if key else "the key is empty"
+        return _nobody(key, code, why)
     known = broker.metadata.topic(topic)
     if known is None:
         return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} does not exist yet")
@@ -76,4 +82,4 @@ def _coordinator(broker: Broker, topic: str | None, key: str, listener: str) -> 
 
 
 def _nobody(key: str, code: ErrorCode, why: str) -> Coordinator:
-    return Coordinator(key=key, node_id=_NOBODY, host="", port=-1, error_code=code, error_message=why)
+    return Coordinator(key=key[:MAX_GROUP_ID], node_id=_NOBODY, host="", port=-1, error_code=code, error_message=why)

@@ -8,12 +8,15 @@ each of which is one event of the controller.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.control.shell import NotControllerError
+from tidelog.broker.long_waits import Waits
 from tidelog.broker.pacing import PIECE, Pace
 from tidelog.controller.events import Elected, ElectionAsked, ElectionType
 from tidelog.controller.image import NO_LEADER
+from tidelog.controller.topics import kept_names
 from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
 from tidelog.types import TopicPartition
@@ -53,7 +56,10 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call
                 results |= await broker.controller.ask(ElectionAsked(kind, asked[start : start + PIECE]))
     except NotControllerError:
         return _refused(asked, ErrorCode.NOT_CONTROLLER)
-    results = await _wait(broker, results, request.timeout_ms)
+    timeout_ms, keep = request.timeout_ms, kept_names(topic.topic for topic in request.topic_partitions or ())
+    del request, asked  # while it waits, only the results are needed
+    results = {TopicPartition(keep(name), index): elected for (name, index), elected in results.items()}
+    results = await _wait(broker, results, timeout_ms, partial(broker.waiting, call))
     return await _response_in_slices(broker, results)
 
 
@@ -66,7 +72,7 @@ def _asked(request: ElectLeadersRequest) -> tuple[TopicPartition, ...] | None:
 
 
 async def _wait(
-    broker: Broker, results: dict[TopicPartition, Elected], timeout_ms: int
+    broker: Broker, results: dict[TopicPartition, Elected], timeout_ms: int, waits: Waits
 ) -> dict[TopicPartition, Elected]:
     def is_seen(partition: TopicPartition, elected: Elected) -> bool:
         known = broker.metadata.partition(partition.topic, partition.partition)
@@ -75,7 +81,7 @@ async def _wait(
     def all_are_seen() -> bool:
         return all(is_seen(partition, elected) for partition, elected in results.items())
 
-    await broker.metadata.wait_until(all_are_seen, timeout_ms / 1000)
+    await broker.metadata.wait_until(all_are_seen, timeout_ms / 1000, waits)
     return {
         partition: elected if is_seen(partition, elected) else elected._replace(code=ErrorCode.REQUEST_TIMED_OUT)
         for partition, elected in results.items()

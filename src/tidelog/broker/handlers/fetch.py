@@ -16,6 +16,7 @@ from tidelog.broker.fetch_sessions import NO_SESSION, FetchItem, FetchSession
 from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.regions import LogRegion
+from tidelog.controller.topics import is_valid_name
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.reading import Region
 from tidelog.log.segment import NotCachedError
@@ -30,6 +31,7 @@ from tidelog.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchRequestForgottenTopic,
+    FetchRequestReplicaState,
     FetchResponse,
     FetchResponseEpochEndOffset,
     FetchResponseLeaderIdAndEpoch,
@@ -62,7 +64,7 @@ _Answer: TypeAlias = FetchResponse | Later | Awaitable[FetchResponse | Later]
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> _Answer | InSlices:
     """What there is to read, at once or when there is enough of it (S2.10)."""
     by_id = call.version >= _TOPIC_IDS
-    opened = broker.fetch_sessions.open(request, by_id, is_privileged=_is_of_follower(broker, request))
+    opened = broker.fetch_sessions.open(request, by_id, is_privileged=_is_of_follower(broker, request.replica_state))
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     session, is_incremental = opened
@@ -73,7 +75,7 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> _Answer | InSlic
         return InSlices(_fetch_in_slices(broker, request, call, session, is_incremental))
     for forgotten in request.forgotten_topics_data:
         _forget(session, forgotten, forgotten.partitions)
-    named: list[tuple[FetchItem, int]] = []
+    named = _Named([], [])
     for topic in request.topics:
         _name(broker, session, topic, topic.partitions, named)
     return _Fetch(broker, request, call, session, is_incremental, named).start()
@@ -90,13 +92,22 @@ async def _fetch_in_slices(
     async for forgotten in pace.each(request.forgotten_topics_data):
         async for indexes in pace.slices(forgotten.partitions):
             _forget(session, forgotten, indexes)
-    named: list[tuple[FetchItem, int]] = []
+    named = _Named([], [])
     async for topic in pace.each(request.topics):
         async for partitions in pace.slices(topic.partitions):
             if session.is_closed:
                 return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             _name(broker, session, topic, partitions, named)
     return _Fetch(broker, request, call, session, is_incremental, named).start()
+
+
+class _Named(NamedTuple):
+    """The partitions that one request names."""
+
+    items: list[tuple[FetchItem, int]]
+    """Each with the count of its namings: of a follower, what it has now."""
+    strangers: list[FetchItem]
+    """Those of topics that there cannot be. The session does not keep them."""
 
 
 def _forget(session: FetchSession, topic: FetchRequestForgottenTopic, indexes: Iterable[int]) -> None:
@@ -109,18 +120,21 @@ def _name(
     session: FetchSession,
     topic: FetchTopic,
     partitions: Iterable[FetchPartition],
-    named: list[tuple[FetchItem, int]],
+    named: _Named,
 ) -> None:
     name = broker.metadata.name_of(topic.topic_id) if session.uses_topic_ids else topic.topic
+    if name is not None and broker.metadata.topic(name) is None and not is_valid_name(name):
+        named.strangers.extend(session.stranger(partition, name) for partition in partitions)
+        return
     for partition in partitions:
         item = session.add(partition, name, topic.topic_id)
-        named.append((item, item.times_named))
+        named.items.append((item, item.times_named))
 
 
-def _is_of_follower(broker: Broker, request: FetchRequest) -> bool:
+def _is_of_follower(broker: Broker, state: FetchRequestReplicaState) -> bool:
     """Whether a registered broker sent it. Versions that cannot say the broker epoch may be of anybody."""
-    replica, epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
-    return replica in broker.metadata.brokers and broker.registrations.is_registered(replica, epoch)
+    is_known = state.replica_id in broker.metadata.brokers
+    return is_known and broker.registrations.is_registered(state.replica_id, state.replica_epoch)
 
 
 class _Source(NamedTuple):
@@ -147,16 +161,15 @@ class _Fetch:
         call: Call,
         session: FetchSession,
         is_incremental: bool,
-        named: list[tuple[FetchItem, int]],
+        named: _Named,
     ) -> None:
         self._broker = broker
         self._call = call
         self._session = session
         self._number = session.requests
         self._is_incremental = is_incremental
-        self._named = named
-        """What this request names, with the count of namings: of a follower, what it has now."""
-        state = request.replica_state
+        self._named, self._strangers = named
+        self._replica_state = state = request.replica_state
         by_state = call.version >= _REPLICA_STATE
         self.replica_id = state.replica_id if by_state else request.replica_id
         self._replica_epoch = state.replica_epoch if by_state else NO_EPOCH
@@ -190,14 +203,14 @@ class _Fetch:
         """Partitions that it keeps while it is parked, and that no session keeps."""
 
     def start(self) -> _Answer:
-        if len(self._session.dirty) > _MANY:
+        if len(self._session.dirty) + len(self._strangers) > _MANY:
             return self._start_in_slices()
         try:
             self._read_dirty()
         except NotCachedError:
             return self._start_cold()
         self._hear_follower()
-        return self._respond() if self._is_satisfied else self._park()
+        return self._respond() if self._is_satisfied or not self._may_wait else self._park()
 
     @property
     def _is_satisfied(self) -> bool:
@@ -208,23 +221,53 @@ class _Fetch:
             or self._has_more
             or self._max_wait_s <= 0
             or not self._session.items
-            or not self._broker.fetch_sessions.may_wait(self._session)
         )
+
+    @property
+    def _may_wait(self) -> bool:
+        return self._broker.waiting_fetches.may_wait(self._session, self._call.connection)
 
     async def _start_cold(self) -> FetchResponse | Later:
         """The follower is heard first: what it acknowledges does not wait for a slow device (edge case 34)."""
         self._hear_follower()
         self._heard = dict.fromkeys(self._sources)
-        return await self._start_in_slices()
+        await self._read_dirty_cold()
+        return await self._go_on_in_slices()
 
     async def _start_in_slices(self) -> FetchResponse | Later:
-        """What is read cold may be much, too. Terms that end between two slices are noticed as after a cold read."""
-        await self._read_dirty_cold()
+        """Very many partitions: what is cached is read, then the follower is heard, and then the device is read.
+
+        Terms that end between two slices are noticed as after a cold read.
+        """
+        pace = self._new_pace()
+        missed: dict[FetchItem, None] = {}
+        async for item in pace.each(self._due()):
+            self._take_cached(item, missed)
+        async for item, _ in pace.each(self._named):
+            if item not in self._answers and item not in missed:
+                self._take_cached(item, missed)  # another fetch of the session has read it meanwhile
+        if missed:
+            await self._hear_in_slices()
+            self._heard = dict.fromkeys(self._sources)
+        async for item in pace.each(list(missed)):
+            await self._read_anyhow(item)
+        return await self._go_on_in_slices()
+
+    def _take_cached(self, item: FetchItem, missed: dict[FetchItem, None]) -> None:
+        try:
+            self._take(item, self._read(item))
+        except NotCachedError:
+            missed[item] = None
+
+    async def _go_on_in_slices(self) -> FetchResponse | Later:
+        await self._hear_in_slices()
+        return await self._respond_in_slices() if self._is_satisfied or not self._may_wait else self._park()
+
+    async def _hear_in_slices(self) -> None:
         if self._is_follower:
             async for named in self._new_pace().slices(self._named):
                 self._hear(named)
             self._has_tidings = any(map(self._is_untold, self._answers))
-        return await self._respond_in_slices() if self._is_satisfied else self._park()
 
     def _new_pace(self) -> Pace:
         return Pace(self._broker.lane, self._call.connection.is_broker)
@@ -244,7 +287,8 @@ class _Fetch:
         Errors tell nothing (S2.5). It does not matter whether the items still watch their partitions: a change during a
         cold read of another partition ends the watch, and the follower would never be heard of this one.
         """
-        self._broker.replicas.follower_seen(self.replica_id)
+        if _is_of_follower(self._broker, self._replica_state):
+            self._broker.replicas.follower_seen(self.replica_id)
         for item, times_named in named:
             source = self._sources.get(item)
             if source is None or source.diverges or source.is_over or item in self._heard:
@@ -265,7 +309,7 @@ class _Fetch:
         """Until the partitions' changes satisfy it, or its time is over."""
         self._timer = asyncio.get_running_loop().call_later(self._max_wait_s, self.give_way)
         self._session.parked = self
-        self._waits_with = self._broker.fetch_sessions.waits(self._session)
+        self._waits_with = self._broker.waiting_fetches.begin(self._session, self._call.connection)
         self._call.when_gone = self.give_way
         if self._call.connection.is_closed:  # before it came here
             self._wake_later(self.give_way)
@@ -321,7 +365,7 @@ class _Fetch:
             self._timer.cancel()
         if self._session.parked is self:
             self._session.parked = None
-        self._broker.fetch_sessions.waits_no_more(self._waits_with)
+        self._broker.waiting_fetches.end(self._call.connection, self._waits_with)
         if self._is_cold:
             self._later.answer(self._respond_cold)
         elif len(self._answers) <= _MANY and self._may_take(len(self._answers)):
@@ -364,10 +408,9 @@ class _Fetch:
 
     def _due(self) -> Iterable[FetchItem]:
         """Dirty ones, in the order of their turns. A few among many are not worth walking all."""
-        dirty = self._session.dirty
-        if len(dirty) == len(self._session.items):
-            return list(self._session.items.values())
-        return list(dirty)
+        dirty, items = self._session.dirty, self._session.items
+        due = list(items.values() if len(dirty) == len(items) else dirty)
+        return due + self._strangers if self._strangers else due
 
     def _take(self, item: FetchItem, answer: FetchResponsePartitionData) -> None:
         before = self._answers.get(item)

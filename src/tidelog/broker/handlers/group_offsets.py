@@ -7,17 +7,19 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.broker.dispatch import InSlices, Later
 from tidelog.broker.group.replies import Gathered, Reply
+from tidelog.broker.group.shard import GroupShard
 from tidelog.broker.handlers.groups import ask_group
 from tidelog.broker.handlers.large_group_offsets import commit_in_pieces, fetch_large_group, fetch_old
 from tidelog.broker.handlers.offset_topics import TOPIC_IDS, give_ids, name_topics, take_out_unknown, weight
-from tidelog.broker.pacing import PIECE, Pace, cost_of_id
+from tidelog.broker.pacing import FIRST, PIECE, SLICE, Pace, cost_of_id
 from tidelog.broker.partition import RequestError
+from tidelog.controller.topics import kept_names
 from tidelog.errors import ErrorCode
-from tidelog.groups import fetch_error, fetch_response, fetched_groups, refuse
+from tidelog.groups import MAX_GROUP_ID, Subscriptions, fetch_error, fetch_response, fetched_groups, refuse
 from tidelog.net.channel import Call
 from tidelog.wire import Message
 from tidelog.wire.messages.group_offsets import (
@@ -61,7 +63,8 @@ def _commit(broker: Broker, request: OffsetCommitRequest, version: int, ticket: 
     if not request.group_id:
         ticket.give(refuse(request, ErrorCode.INVALID_GROUP_ID, version))
         return
-    ticket.refused = take_out_unknown(broker, request, version >= TOPIC_IDS)
+    keep = kept_names(topic.name for topic in request.topics)
+    ticket.refused = take_out_unknown(broker, request, version >= TOPIC_IDS, keep)
     if ticket.refused and not request.topics:
         ticket.give(OffsetCommitResponse())
         return
@@ -87,8 +90,11 @@ class CommitReply(Reply):
 # Fetch
 
 
-def offset_fetch(broker: Broker, request: OffsetFetchRequest, call: Call) -> Message | Later | Awaitable[Message]:
-    """A group that is asked for all its offsets is answered once, however often it is named."""
+def offset_fetch(broker: Broker, request: OffsetFetchRequest, call: Call) -> Message | Awaitable[Message]:
+    """A group that is asked for all its offsets is answered once, however often it is named.
+
+    An answer that has to wait is awaited, so that the connection gets one at a time: each may be of megabytes.
+    """
     if len(request.topics or ()) > PIECE or len(request.groups) > _FEW_GROUPS:
         return _fetch_in_pieces(broker, request, call.version)
     asked = fetched_groups(request, call.version)
@@ -96,7 +102,9 @@ def offset_fetch(broker: Broker, request: OffsetFetchRequest, call: Call) -> Mes
         return _fetch_in_pieces(broker, request, call.version)
     if call.version >= _MANY_GROUPS:
         asked = list(_each_once(asked))
-    return _fetch(broker, asked, call.version, request.require_stable).result
+    gathered = _fetch(broker, asked, call.version, request.require_stable)
+    result = gathered.result
+    return gathered.wait() if isinstance(result, Later) else result
 
 
 def _fetch(
@@ -114,6 +122,10 @@ def _fetch(
 
     gathered: Gathered[OffsetFetchResponseGroup] = Gathered(len(asked), response)
     for group, ticket in zip(asked, gathered.tickets, strict=True):
+        if len(group.group_id) > MAX_GROUP_ID:
+            group.group_id = group.group_id[:MAX_GROUP_ID]  # the answer repeats it
+            ticket.give(fetch_error(group, ErrorCode.INVALID_GROUP_ID, version))
+            continue
         try:
             shard = broker.groups.shard_of(group.group_id)
         except RequestError as failure:
@@ -135,6 +147,8 @@ def _each_once(asked: Iterable[OffsetFetchRequestGroup]) -> Iterator[OffsetFetch
 
 def _weight_of(broker: Broker, group: OffsetFetchRequestGroup) -> int:
     """How many topics and partitions are to be told; if all are asked for, how many there are now."""
+    if len(group.group_id) > MAX_GROUP_ID:
+        return 1
     if group.topics is not None:
         return 1 + weight(len(topic.partition_indexes) for topic in group.topics)
     try:
@@ -164,6 +178,34 @@ async def _fetch_in_pieces(broker: Broker, request: OffsetFetchRequest, version:
 
 # Delete
 
+Deleted: TypeAlias = Message | Later | Awaitable[Message | Later]
 
-def offset_delete(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Message | Later:
-    return ask_group(broker, request, call, lambda groups, now_ms, reply: groups.delete_offsets(request, now_ms, reply))
+
+def offset_delete(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Deleted:
+    """What the members of a large group read is found out in slices."""
+    try:
+        shard = broker.groups.shard_of(request.group_id)
+    except RequestError as failure:
+        return refuse(request, failure.code, call.version)
+    reads = shard.groups.subscriptions(request.group_id, [topic.name for topic in request.topics])
+    reads.look(FIRST)
+    if not reads.is_complete:
+        return _delete_when_known(broker, request, call, shard, reads)
+    return _delete(broker, request, call, reads)
+
+
+async def _delete_when_known(
+    broker: Broker, request: OffsetDeleteRequest, call: Call, shard: GroupShard, reads: Subscriptions
+) -> Message | Later:
+    while not reads.is_complete:
+        await broker.lane.turn()
+        reads.look(SLICE)
+    if broker.groups.shards.get(broker.groups.index_of(request.group_id)) is not shard:
+        return refuse(request, ErrorCode.NOT_COORDINATOR, call.version)
+    return _delete(broker, request, call, reads)
+
+
+def _delete(broker: Broker, request: OffsetDeleteRequest, call: Call, reads: Subscriptions) -> Message | Later:
+    return ask_group(
+        broker, request, call, lambda groups, now_ms, reply: groups.delete_offsets(request, reads, now_ms, reply)
+    )

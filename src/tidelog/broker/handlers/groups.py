@@ -5,16 +5,16 @@ The rules are in tidelog.groups; here requests find their shard, and answers the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from tidelog.broker.dispatch import Later
-from tidelog.broker.group.replies import Gathered, Reply
+from tidelog.broker.group.replies import Gathered, Reply, in_slices, is_large
 from tidelog.broker.pacing import Pace, cost_of_id
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
-from tidelog.groups import MAX_CLIENT_ID, Client, Effect, Groups, refuse
+from tidelog.groups import MAX_CLIENT_ID, MAX_GROUP_ID, Client, Effect, Groups, refuse
 from tidelog.net.channel import Call
 from tidelog.wire import Message
 from tidelog.wire.messages.groups import (
@@ -50,12 +50,14 @@ def ask_group(broker: Broker, request: Any, call: Call, ask: Ask) -> Message | L
         shard = broker.groups.shard_of(request.group_id)
     except RequestError as failure:
         return refuse(request, failure.code, call.version)
-    reply = Reply(call.connection)
+    reply = Reply(call.connection, broker.lane)
     shard.perform(ask(shard.groups, broker.groups.now_ms(), reply))
     return reply.result
 
 
-def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message | Later:
+def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message | Later | Awaitable[Message]:
+    """A leader that has not heard the answer gets it again at once. If it is large, later requests of the connection
+    wait for it. They do not wait for a join that is parked until all members have come."""
     client = Client((call.client_id or "")[:MAX_CLIENT_ID], f"/{call.client_host}")
     suffix = str(UUID(bytes=broker.random.randbytes(16), version=4))
     answer = ask_group(
@@ -65,7 +67,7 @@ def join_group(broker: Broker, request: JoinGroupRequest, call: Call) -> Message
         lambda groups, now_ms, reply: groups.join(request, call.version, client, suffix, now_ms, reply),
     )
     broker.groups.bounds.drop_oldest_ids()
-    return answer
+    return in_slices(broker.lane, answer) if is_large(answer) else answer
 
 
 def sync_group(broker: Broker, request: SyncGroupRequest, call: Call) -> Message | Later:
@@ -97,6 +99,10 @@ async def describe_groups(broker: Broker, request: DescribeGroupsRequest, call: 
 
 
 def _described(broker: Broker, group_id: str, version: int) -> DescribeGroupsResponseDescribedGroup:
+    """No group has a longer id than MAX_GROUP_ID. Such an id is cut in the answer, see `coordinators`."""
+    if len(group_id) > MAX_GROUP_ID:
+        cut = group_id[:MAX_GROUP_ID]
+        return DescribeGroupsResponseDescribedGroup(group_id=cut, error_code=ErrorCode.INVALID_GROUP_ID)
     try:
         return broker.groups.shard_of(group_id).groups.describe(group_id, version)
     except RequestError as failure:
@@ -134,6 +140,10 @@ async def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call
     )
     for group_id, ticket in zip(names, gathered.tickets, strict=True):
         await pace.spend(_COST_OF_DELETION + cost_of_id(group_id))
+        if len(group_id) > MAX_GROUP_ID:
+            cut = group_id[:MAX_GROUP_ID]
+            ticket.give(DeletableGroupResult(group_id=cut, error_code=ErrorCode.INVALID_GROUP_ID))
+            continue
         try:
             shard = broker.groups.shard_of(group_id)
         except RequestError as failure:

@@ -8,6 +8,7 @@ from tidelog.broker.group.replies import Reply, Told
 from tidelog.broker.handlers.offset_topics import TOPIC_IDS, give_ids, name_topics, take_out_unknown, weight
 from tidelog.broker.pacing import Pace, pieces
 from tidelog.broker.partition import RequestError
+from tidelog.controller.topics import cut_name
 from tidelog.errors import ErrorCode
 from tidelog.groups import Snapshot, fetch_error, fetch_response, fetched
 from tidelog.wire import Message
@@ -35,24 +36,28 @@ _ERROR_OF_GROUP = 2
 
 
 async def commit_in_pieces(broker: Broker, request: OffsetCommitRequest, version: int) -> Message:
-    async with broker.groups.large_commits:
-        commit = broker.groups.large_commit(request)
-        for piece in pieces(request.topics, lambda topic: topic.partitions, _commit_part):
-            await broker.lane.turn()
-            part = OffsetCommitRequest(topics=piece)
-            commit.answer(take_out_unknown(broker, part, version >= TOPIC_IDS))
-            commit.read(part.topics)
-        request.topics = []
-        try:
-            shard = broker.groups.shard_of(request.group_id)
-        except RequestError as failure:
-            return commit.response(failure.code)
-        if not request.group_id:
-            return commit.response(ErrorCode.INVALID_GROUP_ID)
-        if not shard.has_room_for(commit):
-            return commit.response(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-        reply = Reply()
-        shard.perform(shard.groups.commit_large(commit, version, broker.groups.now_ms(), reply))
+    """What it commits for a topic that is deleted before all of it is read is not stored."""
+    with broker.groups.deletions_seen() as deletions:
+        async with broker.groups.large_commits:
+            commit = broker.groups.large_commit(request)
+            for piece in pieces(request.topics, lambda topic: topic.partitions, _commit_part):
+                await broker.lane.turn()
+                part = OffsetCommitRequest(topics=piece)
+                commit.answer(take_out_unknown(broker, part, version >= TOPIC_IDS, cut_name))
+                commit.read(part.topics)
+            request.topics = []
+            try:
+                shard = broker.groups.shard_of(request.group_id)
+            except RequestError as failure:
+                return commit.response(failure.code)
+            if not request.group_id:
+                return commit.response(ErrorCode.INVALID_GROUP_ID)
+            if not shard.has_room_for(commit):
+                return commit.response(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            if deletions:
+                commit.leave_out(set().union(*deletions))
+            reply = Reply()
+            shard.perform(shard.groups.commit_large(commit, version, broker.groups.now_ms(), reply))
     return await reply.wait()
 
 
@@ -73,11 +78,13 @@ async def fetch_large_group(
     if isinstance(found, ErrorCode) and version >= _ERROR_OF_GROUP:
         return fetch_error(group, found, version)
     topics: dict[tuple[str, bytes], OffsetFetchResponseTopics] = {}
+    are_named = version < TOPIC_IDS or group.topics is None
     wanted = _all_of(found) if group.topics is None else group.topics
     for piece in pieces(wanted, lambda topic: topic.partition_indexes, _fetch_part):
         await pace.spend(weight(len(topic.partition_indexes) for topic in piece))
         part = OffsetFetchRequestGroup(group_id=group.group_id, topics=piece)
-        for topic in _tell_piece(broker, found, part, version):
+        unknown = [] if are_named else name_topics(broker, part)
+        for topic in _tell_piece(broker, found, part, version) + unknown:
             known = topics.setdefault((topic.name, topic.topic_id), topic)
             if known is not topic:
                 known.partitions += topic.partitions
@@ -89,12 +96,10 @@ def _tell_piece(
 ) -> list[OffsetFetchResponseTopics]:
     if isinstance(found, ErrorCode):
         return fetch_error(part, found, version).topics
-    if version < TOPIC_IDS:
-        return fetched(found, part).topics
-    unknown = name_topics(broker, part)
     told = fetched(found, part)
-    give_ids(broker, told)
-    return told.topics + unknown
+    if version >= TOPIC_IDS:
+        give_ids(broker, told)
+    return told.topics
 
 
 async def fetch_old(broker: Broker, pace: Pace, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:

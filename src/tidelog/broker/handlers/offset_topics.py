@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.errors import ErrorCode
@@ -31,8 +31,10 @@ def weight(partitions: Iterable[int]) -> int:
     return sum(1 + count for count in partitions)
 
 
-def take_out_unknown(broker: Broker, request: OffsetCommitRequest, by_id: bool) -> list[OffsetCommitResponseTopic]:
-    """The answers for what does not exist; it is in the request no more."""
+def take_out_unknown(
+    broker: Broker, request: OffsetCommitRequest, by_id: bool, keep: Callable[[str], str]
+) -> list[OffsetCommitResponseTopic]:
+    """The answers for what does not exist, with the names that `keep` gives; it is in the request no more."""
     refused: list[OffsetCommitResponseTopic] = []
     kept: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
@@ -41,7 +43,7 @@ def take_out_unknown(broker: Broker, request: OffsetCommitRequest, by_id: bool) 
         known = broker.metadata.topic(topic.name)
         if by_id and not topic.name:
             refused.append(
-                _refused(topic, [one.partition_index for one in topic.partitions], ErrorCode.UNKNOWN_TOPIC_ID)
+                _refused("", topic, [one.partition_index for one in topic.partitions], ErrorCode.UNKNOWN_TOPIC_ID)
             )
             continue
         there = {} if known is None else known.partitions
@@ -49,7 +51,7 @@ def take_out_unknown(broker: Broker, request: OffsetCommitRequest, by_id: bool) 
             kept.append(topic)
             continue
         missing = [one.partition_index for one in topic.partitions if one.partition_index not in there]
-        refused.append(_refused(topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        refused.append(_refused(keep(topic.name), topic, missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         topic.partitions = [one for one in topic.partitions if one.partition_index in there]
         if topic.partitions:
             kept.append(topic)
@@ -57,9 +59,11 @@ def take_out_unknown(broker: Broker, request: OffsetCommitRequest, by_id: bool) 
     return refused
 
 
-def _refused(topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCode) -> OffsetCommitResponseTopic:
+def _refused(
+    name: str, topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCode
+) -> OffsetCommitResponseTopic:
     partitions = [OffsetCommitResponsePartition(partition_index=index, error_code=code) for index in indexes]
-    return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    return OffsetCommitResponseTopic(name=name, topic_id=topic.topic_id, partitions=partitions)
 
 
 def name_topics(broker: Broker, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:

@@ -11,15 +11,17 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tidelog.broker.dispatch import HangUpError
 from tidelog.broker.handlers.fetch import DEBUGGING_REPLICA
 from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import Partition, RequestError
-from tidelog.controller.topics import is_internal
+from tidelog.controller.topics import is_internal, kept_names
 from tidelog.errors import ErrorCode, TidelogError
-from tidelog.log.reading import LATEST, MAX_TIMESTAMP
+from tidelog.log.log import Log
+from tidelog.log.reading import LATEST, FoundTimestamp, HeavyLookupError
 from tidelog.log.trimming import advance_log_start
 from tidelog.net.channel import Call
-from tidelog.types import NO_EPOCH, BrokerId, Epoch
+from tidelog.types import NO_EPOCH, BrokerId, Epoch, Offset
 from tidelog.wire.messages.offsets import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -49,6 +51,9 @@ _OFFSET_NOT_AVAILABLE = 5
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _TO_THE_HIGH_WATERMARK = -1
+_CHEAP_BYTES = 4 * 1024
+"""Of a compressed batch that any number of lookups may decompress: a topic takes no batch that decompresses to more
+than 1000 times its size or max.message.bytes."""
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
@@ -65,7 +70,9 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) 
             try:
                 if seen[topic.name, wanted.partition_index] > 1:
                     raise RequestError(ErrorCode.INVALID_REQUEST)
-                answers.append(await _list(broker, topic.name, wanted, request, call.version))
+                answers.append(await _list(broker, topic.name, wanted, request, call))
+            except HangUpError:
+                raise
             except TidelogError as failure:
                 answers.append(
                     ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=failure.code)
@@ -75,8 +82,9 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, call: Call) 
 
 
 async def _list(
-    broker: Broker, topic: str, wanted: ListOffsetsPartition, request: ListOffsetsRequest, version: int
+    broker: Broker, topic: str, wanted: ListOffsetsPartition, request: ListOffsetsRequest, call: Call
 ) -> ListOffsetsPartitionResponse:
+    version = call.version
     if wanted.timestamp < _LATEST_TIERED or version < _SINCE.get(wanted.timestamp, 0):
         raise RequestError(ErrorCode.UNSUPPORTED_VERSION)
     partition = broker.replicas.get(topic, wanted.partition_index)
@@ -96,11 +104,7 @@ async def _list(
             raise _not_available(version)  # S1.3: it will be higher than this
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     if wanted.timestamp != _LATEST_TIERED:
-        if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
-            async with broker.batch_checks.lookups:
-                found = await log.find_offset(wanted.timestamp, end)
-        else:
-            found = await log.find_offset(wanted.timestamp, end)
+        found = await _find(broker, log, wanted.timestamp, end, call)
         if found is None and not is_end_known:
             raise _not_available(version)  # it may be in what is committed but not yet known to be
         if found is not None:
@@ -108,6 +112,20 @@ async def _list(
             if version >= _LEADER_EPOCHS:
                 answer.leader_epoch = epoch if epoch >= 0 or leader is None else partition.leader_epoch
     return answer
+
+
+async def _find(broker: Broker, log: Log, timestamp: int, end: Offset, call: Call) -> FoundTimestamp | None:
+    """Where there is much to decompress, in turn with other connections (`lookups`)."""
+    try:
+        return await log.find_offset(timestamp, end, most_compressed_bytes=_CHEAP_BYTES)
+    except HeavyLookupError:
+        pass
+    if not await broker.lookups.enter(call):
+        raise HangUpError("the client has gone")
+    try:
+        return await log.find_offset(timestamp, end)
+    finally:
+        broker.lookups.leave(call.connection)
 
 
 def _log_end(partition: Partition, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
@@ -175,28 +193,40 @@ async def _check_for_consumer(partition: Partition, epoch: Epoch) -> None:
 
 
 async def delete_records(broker: Broker, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    """Move the start of logs forward, and answer when all living replicas have done so (S10.2).
-
-    Of a partition that is named more than once the last offset counts, as in Kafka.
-    """
+    """Move the start of logs forward, and answer when all living replicas have done so (S10.2)."""
     pace = Pace(broker.lane)
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
-    wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    asked = await _deletions_asked(request, pace)
+    keep = kept_names(asked)
+    deleting = [
+        (keep(name), [_Deletion(broker, name, one, deadline) async for one in pace.each(partitions.values())])
+        for name, partitions in asked.items()
+    ]
+    del request, asked  # while it waits, only the deletions are needed
+
+    def give_up() -> None:
+        for _, deletions in deleting:
+            for deletion in deletions:
+                deletion.settle(ErrorCode.REQUEST_TIMED_OUT)
+
+    with broker.waiting(call, give_up):
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=name, partitions=[await deletion.result() async for deletion in pace.each(deletions)]
+                )
+                for name, deletions in deleting
+            ]
+        )
+
+
+async def _deletions_asked(request: DeleteRecordsRequest, pace: Pace) -> dict[str, dict[int, DeleteRecordsPartition]]:
+    """Of a partition that is named more than once the last offset counts, as in Kafka."""
+    asked: dict[str, dict[int, DeleteRecordsPartition]] = {}
     async for topic in pace.each(request.topics):
         async for part in pace.slices(topic.partitions):
-            wanted.setdefault(topic.name, {}).update((partition.partition_index, partition) for partition in part)
-    deleting = [
-        (name, [_Deletion(broker, name, one, deadline) async for one in pace.each(partitions.values())])
-        for name, partitions in wanted.items()
-    ]
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=name, partitions=[await deletion.result() async for deletion in pace.each(deletions)]
-            )
-            for name, deletions in deleting
-        ]
-    )
+            asked.setdefault(topic.name, {}).update((partition.partition_index, partition) for partition in part)
+    return asked
 
 
 class _Deletion:
@@ -207,6 +237,7 @@ class _Deletion:
         self._answer = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
         self._done: asyncio.Future[ErrorCode] = loop.create_future()
         self._partition: Partition | None = None
+        self._timer: asyncio.TimerHandle | None = None
         try:
             partition = self._partition = _deletable(broker, topic, wanted.partition_index)
             offset = partition.log.high_watermark if wanted.offset == _TO_THE_HIGH_WATERMARK else wanted.offset
@@ -214,23 +245,24 @@ class _Deletion:
                 raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
             advance_log_start(partition.log, offset)
         except TidelogError as failure:
-            self._settle(failure.code)
+            self.settle(failure.code)
             return
         partition.log_start_moved()
-        self._timer = loop.call_at(deadline, self._settle, ErrorCode.REQUEST_TIMED_OUT)
-        partition.when_low_watermark(offset, self._settle)
+        self._timer = loop.call_at(deadline, self.settle, ErrorCode.REQUEST_TIMED_OUT)
+        partition.when_low_watermark(offset, self.settle)
 
-    def _settle(self, code: ErrorCode) -> None:
+    def settle(self, code: ErrorCode) -> None:
         if not self._done.done():
             self._done.set_result(code)
 
     async def result(self) -> DeleteRecordsPartitionResult:
         code = self._answer.error_code = await self._done
-        if self._partition is not None and code is ErrorCode.NONE:
+        if self._timer is not None:
             self._timer.cancel()
+        if self._partition is not None and code is ErrorCode.NONE:
             self._answer.low_watermark = self._partition.low_watermark
         elif self._partition is not None:
-            self._partition.forget_waiting(self._settle)
+            self._partition.forget_deletion(self.settle)
         return self._answer
 
 

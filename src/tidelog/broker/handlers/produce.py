@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tidelog.broker.batch_checks import Looked
 from tidelog.broker.dispatch import InSlices, Later
-from tidelog.broker.pacing import SLICE
+from tidelog.broker.handlers.record_errors import RecordErrors
+from tidelog.broker.pacing import SLICE, Pace
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.refusals import PASSING, Sent
+from tidelog.broker.waiting import AnswerTime, Waiter
 from tidelog.broker.write_rules import HeavyBatchError, WriteRules, check, codec_of
-from tidelog.controller.topics import is_internal
-from tidelog.errors import ErrorCode, InvalidRecordError, TidelogError
+from tidelog.controller.topics import cut_name, is_internal, is_valid_name
+from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.producers import AppendOrigin, SequenceGapError
 from tidelog.net.channel import Call
 from tidelog.records.header import BatchHeader, Codec
@@ -28,7 +30,6 @@ from tidelog.replication.leader import Leader
 from tidelog.types import NO_TIMESTAMP, Offset, TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.produce import (
-    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -114,6 +115,9 @@ def produce(broker: Broker, request: ProduceRequest, call: Call) -> _Answer | In
         return InSlices(work.in_slices())
     if not work.append_one_slice():
         return _produce_in_turn(broker, call, work)
+    if work.record_errors is not None and work.record_errors.are_many:
+        call.connection.keep(call)
+        return InSlices(work.in_slices())
     return work.finish()
 
 
@@ -152,6 +156,7 @@ class _Produce:
         "_told",
         "_topics",
         "_written",
+        "record_errors",
     )
 
     def __init__(self, broker: Broker, request: ProduceRequest, call: Call) -> None:
@@ -165,11 +170,13 @@ class _Produce:
         """The first slice ended with this one, which a disk thread has to check."""
         self._postponed: tuple[_Part | None, ...] = ()
         """Or it ended before this one."""
+        self.record_errors: RecordErrors | None = None
+        """None while no batch was refused."""
         self._written: list[_Written] = []
         self._told = 0
         """Of those that were written, how many their partitions have told of."""
         self._must_flush = self._must_wait = False
-        self._left, self._end_ns = SLICE, broker.clock.monotonic_ns() + _SLICE_NS
+        self._left, self._end_ns = SLICE, call.taken_ns + _SLICE_NS
 
     def is_large(self, size: int) -> bool:
         partitions = sum(1 + len(topic.partition_data) for topic in self._request.topic_data)
@@ -181,9 +188,8 @@ class _Produce:
 
     def append_one_slice(self) -> bool:
         """False if something is left: a batch that is too heavy for the loop, or more than there is time for."""
-        now_ns, end_ns = self._broker.clock.monotonic_ns, self._end_ns
         for number, part in enumerate(self._parts):
-            if number and now_ns() >= end_ns:
+            if number and self._broker.clock.monotonic_ns() >= self._end_ns:
                 self._postponed, self._left = (part,), 0
                 return False
             if part is not None and not self._append(part):
@@ -198,6 +204,9 @@ class _Produce:
         try:
             if not self._is_given_up:
                 await self._append_rest()
+            if self.record_errors is not None:
+                self._tell()
+                await self.record_errors.name_in_slices(Pace(self._broker.lane))
             return self.finish()
         finally:
             self._call.let_go()
@@ -261,7 +270,11 @@ class _Produce:
         except HeavyBatchError:
             return False
         except TidelogError as failure:
-            answers.append(_refusal(broker, topic, data, failure, self._call))
+            response = _refusal(broker, topic, data, failure, call)
+            answers.append(response)
+            if acks != 0:
+                self.record_errors = self.record_errors or RecordErrors(call)
+                self.record_errors.note(response, failure)
         return True
 
     def _tell(self) -> None:
@@ -271,6 +284,8 @@ class _Produce:
 
     def finish(self) -> _Answer:
         self._tell()
+        if self.record_errors is not None:
+            self.record_errors.name()
         broker, call, written, acks = self._broker, self._call, self._written, self._request.acks
         response, timeout_ms = ProduceResponse(responses=self._topics), self._request.timeout_ms
         if acks == 0:
@@ -281,7 +296,8 @@ class _Produce:
         if acks == 0:
             return None
         if acks == ALL and self._must_wait:
-            return _Commits(written, timeout_ms, lambda: _finish(broker, response, call))
+            time = broker.replicas.answer_time
+            return _Commits(written, timeout_ms, lambda: _finish(broker, response, call), time)
         if acks == 1:
             for one in written:
                 one.response.error_code = one.partition.written_result(one.leader)
@@ -298,7 +314,9 @@ def _parts_of(
     for topic in request.topic_data:
         name = broker.metadata.name_of(topic.topic_id) if version >= _TOPIC_IDS else topic.name
         answers: list[PartitionProduceResponse] = []
-        topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+        topics.append(
+            TopicProduceResponse(name=cut_name(topic.name), topic_id=topic.topic_id, partition_responses=answers)
+        )
         for data in topic.partition_data:
             yield tuple.__new__(_Part, (name, topic, data, answers))  # in half the time
         if not topic.partition_data:
@@ -379,22 +397,16 @@ def _refusal(
         error_code=failure.code,
         base_offset=-1,
         error_message=None if str(failure) == failure.code.name else str(failure),
-        record_errors=_record_errors(failure),
     )
 
 
-def _record_errors(failure: TidelogError) -> list[BatchIndexAndErrorMessage]:
-    """Which records of the batch are at fault, where the refusal knows that (KIP-467)."""
-    if not isinstance(failure, InvalidRecordError):
-        return []
-    return [
-        BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)
-        for error in failure.record_errors
-    ]
-
-
 def _remember(broker: Broker, topic: TopicProduceData, data: PartitionProduceData, code: ErrorCode, call: Call) -> None:
-    """What is refused of an idempotent producer and will come again, and that the producer is at work."""
+    """What is refused of an idempotent producer and will come again, and that the producer is at work.
+
+    Nothing is kept for a name that no topic can have: it may be long, and no topic of that name will take the batch.
+    """
+    if topic.topic_id == ZERO_UUID and not is_valid_name(topic.name):
+        return
     try:
         header = validate(data.records or b"")  # the batch may have been refused before its header was read
     except TidelogError:
@@ -432,7 +444,7 @@ async def _finish_flushed(
         _close_on_error(response, call)
         return None
     if promise.acks == ALL:
-        await _Commits(written, promise.timeout_ms, lambda: response).wait()
+        await _Commits(written, promise.timeout_ms, lambda: response, broker.replicas.answer_time).wait()
     return _finish(broker, response, call)
 
 
@@ -446,20 +458,27 @@ async def _flush(one: _Written) -> None:
 class _Commits(Later):
     """A produce in purgatory: until HW has passed all that it wrote, or its time is over (S7.2)."""
 
-    __slots__ = ("_left", "_make", "_timer")
+    __slots__ = ("_answer_time", "_left", "_make", "_timer")
 
-    def __init__(self, written: Sequence[_Written], timeout_ms: int, make: Callable[[], ProduceResponse]) -> None:
+    def __init__(
+        self,
+        written: Sequence[_Written],
+        timeout_ms: int,
+        make: Callable[[], ProduceResponse],
+        answer_time: AnswerTime,
+    ) -> None:
         super().__init__()
-        self._make = make
-        self._left: dict[_Written, Callable[[ErrorCode], None]] = {}
+        self._make: Callable[[], ProduceResponse] | None = make
+        """None when it is answered."""
+        self._answer_time = answer_time
+        self._left: dict[_Written, Waiter] = {}
         for one in written:
             if one.response.error_code:
                 continue
             if one.is_committed or one.is_of_a_former_term:
                 one.response.error_code = one.partition.commit_result(one.leader)
             else:
-                answer = self._left[one] = partial(self._settled, one)
-                one.partition.when_committed(one.required_offset, answer)
+                self._left[one] = one.partition.when_committed(one.required_offset, partial(self._settled, one))
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(timeout_ms / 1000 if self._left else 0, self._too_late)
 
@@ -468,15 +487,32 @@ class _Commits(Later):
         one.response.error_code = code
         if not self._left:
             self._timer.cancel()
-            self.answer(self._make)
+            self._finish()
 
     def _too_late(self) -> None:
-        """Or nothing was left to wait for in the first place, after a flush."""
-        for one, answer in self._left.items():
-            one.partition.forget_waiting(answer)
-            one.response.error_code = ErrorCode.REQUEST_TIMED_OUT
+        """The flush may already have completed the write; then it is answered here.
+
+        If the time of very many is over at once, some are answered in later turns of the loop. HW may have passed one
+        that was to be answered in a later turn, so that is asked once more.
+        """
+        if self._make is None:
+            return
+        if self._answer_time.is_over():
+            self._answer_time.put_off(self._too_late)
+            return
+        for one, waiter in self._left.items():
+            waiter.forget()
+            is_known = one.is_committed and not one.is_of_a_former_term
+            one.response.error_code = (
+                one.partition.commit_result(one.leader) if is_known else ErrorCode.REQUEST_TIMED_OUT
+            )
         self._left.clear()
-        self.answer(self._make)
+        self._finish()
+
+    def _finish(self) -> None:
+        make, self._make = self._make, None
+        assert make is not None, "a produce is answered once"
+        self.answer(make)
 
 
 def _finish(broker: Broker, response: ProduceResponse, call: Call) -> ProduceResponse:

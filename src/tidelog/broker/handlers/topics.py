@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.control.admin import MorePartitions, TopicResult
+from tidelog.broker.control.admin import NO_SUCH_ID, Deletion, MorePartitions, TopicResult
 from tidelog.broker.control.shell import NotControllerError
 from tidelog.broker.pacing import Pace
 from tidelog.config.resolution import describe_topic
 from tidelog.config.topic import NAMES, topic_config
-from tidelog.controller.topics import NewTopic
+from tidelog.controller.topics import NewTopic, kept_names
 from tidelog.errors import ErrorCode
 from tidelog.net.channel import Call
 from tidelog.wire import ZERO_UUID
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 _DELETION_DISABLED_SINCE = 3
 _BY_ID_SINCE = 6
+_MOST_OF_MESSAGE = 1_000
+"""Characters. A message may repeat names that the client has chosen."""
 
 
 # CreateTopics
@@ -62,13 +65,18 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call
                 async for name in Pace(broker.lane).each(_names(request.topics))
             ]
         )
-    if not request.validate_only:
-        results = await _wait(broker, results, request.timeout_ms, lambda result: _has_leaders(broker, result))
+    keep = kept_names(_names(request.topics))
+    names = list(dict.fromkeys(map(keep, _names(request.topics))))
+    twice, results = dict.fromkeys(map(keep, twice)), _cut(results, keep)
+    is_done, timeout_ms = request.validate_only, request.timeout_ms
+    del request, wanted  # while it waits, only the names and the results are needed
+    if not is_done:
+        results = await _wait(broker, call, results, timeout_ms, lambda result: _has_leaders(broker, result))
     answered = {result.name: result for result in results}
     answered |= {name: _named_twice(name) for name in twice}
     pace = Pace(broker.lane)
     topics = []
-    for name in _names(request.topics):
+    for name in names:
         await pace.spend(1 if answered[name].code else len(NAMES))
         topics.append(_creation(broker, answered[name]))
     return CreateTopicsResponse(topics=topics)
@@ -132,8 +140,12 @@ async def create_partitions(broker: Broker, request: CreatePartitionsRequest, ca
         results = await broker.topic_admin.create_partitions(wanted, validate_only=request.validate_only)
     except NotControllerError as failure:
         results = [TopicResult(topic.name, failure.code, str(failure)) for topic in wanted]
-    if not request.validate_only:
-        results = await _wait(broker, results, request.timeout_ms, lambda result: _has_leaders(broker, result))
+    keep = kept_names(topic.name for topic in request.topics)
+    twice, results = dict.fromkeys(map(keep, twice)), _cut(results, keep)
+    is_done, timeout_ms = request.validate_only, request.timeout_ms
+    del request, wanted
+    if not is_done:
+        results = await _wait(broker, call, results, timeout_ms, lambda result: _has_leaders(broker, result))
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(name=result.name, error_code=result.code, error_message=result.message)
@@ -154,18 +166,25 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call
         known = call.version >= _DELETION_DISABLED_SINCE
         code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
         return await _all_refused(broker, asked, code, "Topics are not deleted here: delete.topic.enable is false.")
-    names, refused = await _resolve(broker, asked)
+    keep = kept_names(name for name, _ in asked if name is not None)
+    wanted, refused = await _resolve(broker, asked, keep)
     try:
-        results = await broker.topic_admin.delete_topics(names)
+        results = await broker.topic_admin.delete_topics(wanted)
     except NotControllerError as failure:
         return await _all_refused(broker, asked, failure.code, str(failure))
-    deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
-    results = await _wait(broker, results, request.timeout_ms, lambda result: _is_gone(broker, result))
+    results, timeout_ms = _cut(results, keep), request.timeout_ms
+    deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+    del request, asked, wanted
+    results = await _wait(broker, call, results, timeout_ms, lambda result: _is_gone(broker, result))
     gone = [result.name for result in results if not result.code]
-    await broker.topic_admin.wait_deleted(gone, deadline - asyncio.get_running_loop().time())
+    left_s = deadline - asyncio.get_running_loop().time()
+    await broker.topic_admin.wait_deleted(gone, left_s, partial(broker.waiting, call))
     responses = [
         DeletableTopicResult(
-            name=result.name, topic_id=result.topic_id, error_code=result.code, error_message=result.message
+            name=None if result.code is ErrorCode.UNKNOWN_TOPIC_ID else result.name,
+            topic_id=result.topic_id,
+            error_code=result.code,
+            error_message=result.message,
         )
         async for result in Pace(broker.lane).each(results)
     ]
@@ -173,14 +192,15 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call
 
 
 async def _resolve(
-    broker: Broker, asked: Sequence[tuple[str | None, bytes]]
-) -> tuple[list[str], list[DeletableTopicResult]]:
-    """The names of the topics meant, each once, and the answers for those that mean none."""
-    names: dict[str, None] = {}
+    broker: Broker, asked: Sequence[tuple[str | None, bytes]], keep: Callable[[str], str]
+) -> tuple[list[Deletion], list[DeletableTopicResult]]:
+    """The topics meant, each once, and the answers for those that mean none."""
+    wanted: dict[str, Deletion] = {}
     refused: list[DeletableTopicResult] = []
 
     def refuse(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -> None:
-        refused.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message))
+        shown = None if name is None else keep(name)
+        refused.append(DeletableTopicResult(name=shown, topic_id=topic_id, error_code=code, error_message=message))
 
     async for (name, topic_id), times in Pace(broker.lane).each(Counter(asked).items()):
         if (name is None) == (topic_id == ZERO_UUID):
@@ -190,12 +210,12 @@ async def _resolve(
         else:
             found = name if name is not None else broker.topic_admin.name_of(topic_id)
             if found is None:
-                refuse(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
-            elif found in names:
+                refuse(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID, NO_SUCH_ID)
+            elif found in wanted:
                 refuse(name, topic_id, ErrorCode.INVALID_REQUEST, "The topic is named and given by its id as well.")
             else:
-                names[found] = None
-    return list(names), refused
+                wanted[found] = Deletion(found, topic_id)
+    return list(wanted.values()), refused
 
 
 async def _all_refused(
@@ -212,8 +232,18 @@ async def _all_refused(
 # Waiting
 
 
+def _cut(results: Iterable[TopicResult], keep: Callable[[str], str]) -> list[TopicResult]:
+    """The results with no more text than is kept while others of the request wait. Only refused names are longer."""
+    return [
+        result._replace(name=keep(result.name), message=(result.message or "")[:_MOST_OF_MESSAGE] or None)
+        if result.code
+        else result
+        for result in results
+    ]
+
+
 async def _wait(
-    broker: Broker, results: Sequence[TopicResult], timeout_ms: int, is_done: Callable[[TopicResult], bool]
+    broker: Broker, call: Call, results: Sequence[TopicResult], timeout_ms: int, is_done: Callable[[TopicResult], bool]
 ) -> list[TopicResult]:
     """The results, with REQUEST_TIMED_OUT for what was not done in time. With no time at all, nothing was."""
     pending = [result for result in results if not result.code]
@@ -225,7 +255,7 @@ async def _wait(
         return not pending
 
     if timeout_ms > 0 and pending:
-        await broker.metadata.wait_until(all_done, timeout_ms / 1000)
+        await broker.metadata.wait_until(all_done, timeout_ms / 1000, partial(broker.waiting, call))
     return [
         result
         if result.code or (timeout_ms > 0 and is_done(result))

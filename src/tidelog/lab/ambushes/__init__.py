@@ -22,6 +22,8 @@ AMBUSHES: dict[str, Ambush] = {
     **topics.AMBUSHES,
     "a power loss at a take-over": disks.TAKEN_OVER,
     "a term in between": terms.LED_IN_BETWEEN,
+    "a lone controller": control.LONE_CONTROLLER,
+    "a leader of yesterday": control.LEADER_OF_YESTERDAY,
 }
 """By the names that plans and traces use."""
 

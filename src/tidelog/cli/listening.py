@@ -1,0 +1,48 @@
+"""Which process listens on a port of this machine, as Linux tells it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+_LISTENS = "0A"
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether this process could listen there now."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def listener(port: int) -> int | None:
+    """The id of the process that listens on the port; None if it cannot be seen."""
+    inodes = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _inodes(Path("/proc/net") / table, port)}
+    for process in Path("/proc").iterdir() if inodes else ():
+        if process.name.isdecimal() and _has_one_of(process / "fd", inodes):
+            return int(process.name)
+    return None
+
+
+def _inodes(table: Path, port: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        return [row[9] for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port]
+    return []
+
+
+def _has_one_of(descriptors: Path, inodes: set[str]) -> bool:
+    with contextlib.suppress(OSError):
+        for descriptor in descriptors.iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(descriptor) in inodes:
+                    return True
+    return False

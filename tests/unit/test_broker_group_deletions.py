@@ -1,0 +1,89 @@
+"""What groups have committed for a topic is forgotten when the topic is deleted, without a long turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.brokerkit import Kit, run
+from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
+from tidelog.groups import retention
+from tidelog.groups.commits import Commit
+from tidelog.groups.group import Group
+from tidelog.lab.broker import eventually
+from tidelog.wire.messages.group_records import OffsetCommitValue
+
+ONE = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": "1"}
+
+
+class _PerTurn:
+    """Counts calls of `of_topics` within a turn of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = self.most = self.all = 0
+        self._of_topics = retention.of_topics
+        monkeypatch.setattr(retention, "of_topics", self.of_topics)
+
+    def of_topics(self, group: Group, topics: frozenset[str]) -> list[Commit]:
+        if not self.count:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self.count += 1
+        self.all += 1
+        self.most = max(self.most, self.count)
+        return self._of_topics(group, topics)
+
+    def _next_turn(self) -> None:
+        self.count = 0
+
+
+def _fill(kit: Kit, groups: int) -> None:
+    """So many groups have committed for t and u."""
+    shard = kit.broker.groups.shards[0]
+    value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=kit.broker.groups.now_ms())
+    for number in range(groups):
+        group = shard.groups._create(f"group-{number}", kit.broker.groups.now_ms())
+        for topic in ("t", "u"):
+            group.commits.put(topic, 0, value)
+
+
+def test_very_many_groups_forget_a_deleted_topic_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await kit.create_topic("u", 1)
+        await ready(kit)
+        _fill(kit, 3_000)
+        looks = _PerTurn(monkeypatch)
+        await kit.delete_topic("t")
+        await kit.create_topic("t", 1)
+        last = MemberKit(kit, group="group-2999")
+        answer = await kit.call(commit_request(last.group, {("t", 0): 1}), COMMIT)
+        assert answer.topics[0].partitions[0].error_code == 0
+        groups = kit.broker.groups.shards[0].groups
+        await eventually(lambda: looks.all == 3_000)
+        assert looks.most <= 700
+        assert await last.committed("t") == 1, "it is of the new topic"
+        assert await last.committed("u") == 5
+        others = [groups.commits_of(f"group-{number}") for number in range(2_999)]
+        await eventually(lambda: all(commits is not None and list(commits.by_topic) == ["u"] for commits in others))
+
+    run(story, **ONE)
+
+
+def test_a_coordinator_that_moves_away_while_groups_forget_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        _fill(kit, 3_000)
+        coordinator = kit.broker.groups
+        shard = coordinator.shards[0]
+        coordinator.topics_deleted(["t"])
+        assert shard.has_deleted_topics
+        assert coordinator._forgetting is not None
+        kit.partition(GROUP_OFFSETS_TOPIC).follow()
+        assert not shard.has_deleted_topics
+        await coordinator._forgetting
+        assert not coordinator.shards
+
+    run(story, **ONE)

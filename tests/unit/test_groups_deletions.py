@@ -1,0 +1,132 @@
+"""Groups forget the offsets of deleted topics some at a time; in between anything may happen to them."""
+
+from __future__ import annotations
+
+from tests.groupkit import Coordinator
+from tidelog.errors import ErrorCode
+from tidelog.wire.messages.group_records import OffsetCommitValue
+
+ORDERS, REFUNDS = ("orders", 0), ("refunds", 0)
+
+
+def look_at_some(c: Coordinator, most: int) -> int:
+    effects, looked_at = c.groups.forget_deleted(most, c.now_ms)
+    c.carry_out(effects)
+    return looked_at
+
+
+def coordinator(groups: int = 10) -> Coordinator:
+    """Groups 0, 1 and so on have committed for both topics."""
+    c = Coordinator()
+    for number in range(groups):
+        c.commit({ORDERS: 7, REFUNDS: 8}, group_id=str(number))
+    return c
+
+
+def values(c: Coordinator, group_id: int) -> dict[tuple[str, int], int]:
+    """What a group has, without a request for it."""
+    commits = c.groups.commits_of(str(group_id))
+    assert commits is not None
+    return {known: value.offset for known in commits.known_partitions() if (value := commits.get(*known)) is not None}
+
+
+def test_some_groups_are_looked_at_at_a_time() -> None:
+    c = coordinator()
+    c.groups.topics_deleted(["orders"])
+    assert c.groups.has_deleted_topics
+    assert look_at_some(c, 6) == 6
+    assert [values(c, number) for number in range(4)] == [{REFUNDS: 8}] * 3 + [{ORDERS: 7, REFUNDS: 8}]
+    assert look_at_some(c, 1000) == 14
+    assert not c.groups.has_deleted_topics
+    assert [values(c, number) for number in range(10)] == [{REFUNDS: 8}] * 10
+
+
+def test_what_is_committed_for_a_topic_of_the_same_name_stays() -> None:
+    c = coordinator()
+    c.groups.topics_deleted(["orders"])
+    c.commit({ORDERS: 1}, group_id="9")
+    c.commit({("orders", 1): 2}, group_id="8", large=True)
+    c.commit({ORDERS: 3}, group_id="new")
+    while c.groups.has_deleted_topics:
+        look_at_some(c, 3)
+    assert values(c, 9) == {ORDERS: 1, REFUNDS: 8}
+    assert values(c, 8) == {("orders", 1): 2, REFUNDS: 8}
+    assert c.offsets("new") == {ORDERS: 3}
+    assert values(c, 7) == {REFUNDS: 8}
+    c.fail_over()
+    assert c.offsets("9") == {ORDERS: 1, REFUNDS: 8}
+    assert c.offsets("8") == {("orders", 1): 2, REFUNDS: 8}
+
+
+def test_readers_of_a_topic_of_the_same_name_find_nothing() -> None:
+    c = coordinator()
+    c.groups.topics_deleted(["orders"])
+    c.offsets("9")
+    assert values(c, 9) == {REFUNDS: 8}
+    assert values(c, 8) == {ORDERS: 7, REFUNDS: 8}
+
+
+def test_a_commit_under_way_is_forgotten_too() -> None:
+    c = Coordinator(hold=True)
+    c.commit({ORDERS: 7})
+    c.groups.topics_deleted(["orders"])
+    look_at_some(c, 10)
+    for entry in c.waiting_writes():
+        c.settle(ErrorCode.NONE, entry)
+    assert c.offsets() == {}
+
+
+def test_topics_that_are_deleted_meanwhile() -> None:
+    c = coordinator()
+    c.groups.topics_deleted(["orders"])
+    look_at_some(c, 10)
+    c.commit({ORDERS: 1}, group_id="0")
+    c.groups.topics_deleted(["refunds"])
+    look_at_some(c, 4)
+    c.groups.topics_deleted(["others"])
+    c.groups.topics_deleted(["more"])
+    while c.groups.has_deleted_topics:
+        look_at_some(c, 3)
+    assert values(c, 0) == {ORDERS: 1}, "it was committed after the deletion of the first orders"
+    assert [values(c, number) for number in range(1, 10)] == [{}] * 9
+
+
+def test_groups_that_come_and_go_meanwhile() -> None:
+    c = coordinator()
+    c.groups.topics_deleted(["orders"])
+    look_at_some(c, 2)
+    c.delete_group("9")
+    c.delete_group("8")
+    c.commit({ORDERS: 1}, group_id="8")
+    while c.groups.has_deleted_topics:
+        look_at_some(c, 3)
+    assert c.groups.commits_of("9") is None
+    assert values(c, 8) == {ORDERS: 1}
+
+
+def test_nothing_is_left_to_do_when_the_groups_move_away() -> None:
+    c = coordinator()
+    c.groups.topics_deleted(["orders"])
+    look_at_some(c, 2)
+    c.carry_out(c.groups.unload(c.now_ms))
+    assert not c.groups.has_deleted_topics
+    assert look_at_some(c, 2) == 0
+
+
+def test_without_groups_there_is_nothing_to_do() -> None:
+    c = Coordinator()
+    c.groups.topics_deleted(["orders"])
+    assert look_at_some(c, 10) == 0
+    assert not c.groups.has_deleted_topics
+
+
+def test_topics_and_offsets_count_too() -> None:
+    c = Coordinator()
+    value = OffsetCommitValue(offset=1, metadata="", commit_timestamp=c.now_ms)
+    for group_id in ("a", "b"):
+        group = c.groups._create(group_id, c.now_ms)
+        for number in range(200):
+            group.commits.put(f"topic-{number}", 0, value)
+    c.groups.topics_deleted([f"topic-{number}" for number in range(150, 350)])
+    assert look_at_some(c, 10) == 1 + 200 // 20 + 50
+    assert look_at_some(c, 10) == 1 + 200 // 20 + 50
