@@ -210,8 +210,9 @@ class Dispatcher:
         try:
             result = served.handler(self.broker, request, call)
             if isinstance(result, Message):  # most of them
-                call.handled_ns = self._clock.monotonic_ns()
-                self._answer(call, result)
+                call.handled_ns = call.answered_ns = self._clock.monotonic_ns()
+                if not call.connection.is_closed:
+                    call.answer(encode_response(result, call.version, call.correlation_id))
                 return None
             if isinstance(result, InSlices):
                 return result.work
@@ -497,8 +498,6 @@ class Dispatcher:
         if stages is None:
             stages = self._stages[call.api_key] = RequestStages(self._metrics, API[call.api_key].name)
         stages.note((call.arrived_ns, call.taken_ns, call.handled_ns, call.answered_ns, self._clock.monotonic_ns()))
-        if stages.is_due:
-            stages.sort()
 
     async def close(self) -> None:
         waiting = dict(self._later)

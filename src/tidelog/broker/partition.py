@@ -87,7 +87,7 @@ class Partition:
     def rules(self, rules: WriteRules) -> None:
         self._rules = rules
         if self.leader is not None:
-            self.leader.min_insync_replicas = rules.min_insync_replicas
+            self.leader.need_replicas(rules.min_insync_replicas)
             self._try_advance(self.leader)
 
     def _now_ms(self) -> int:
@@ -225,7 +225,8 @@ class Partition:
 
     def appended_all(self) -> None:
         """After the batches of one request: tell those who wait for something to read."""
-        self._wake()
+        if self.watchers.all:
+            self.watchers.tell()
 
     # Replication
 
@@ -397,5 +398,5 @@ class Partition:
         return self.awaiting_commit.add(offset, answer)
 
     def _wake(self) -> None:
-        if self.watchers:
+        if self.watchers.all:
             self.watchers.tell()

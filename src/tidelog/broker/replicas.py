@@ -116,7 +116,9 @@ class Replicas:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def leading(self, topic: str, index: int) -> Partition:
-        partition = self.get(topic, index)
+        partition: Partition | None = self.partitions.get((topic, index))  # type: ignore[call-overload]
+        if partition is None or partition.log.failed is not None:
+            partition = self.get(topic, index)  # says why not
         if partition.leader is None:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition

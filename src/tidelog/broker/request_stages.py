@@ -21,26 +21,26 @@ class RequestStages:
     Times are noted as they come and sorted into the histograms now and then, and before somebody looks at them.
     """
 
-    __slots__ = ("_histograms", "_noted", "note")
+    __slots__ = ("_histograms", "_noted")
 
     def __init__(self, metrics: Metrics, request: str) -> None:
         prefix = "kafka_network_request_metrics_"
         self._histograms = [metrics.histogram(prefix + name, request=request) for name in _STAGES]
         self._noted: list[tuple[int, int, int, int, int]] = []
-        self.note = self._noted.append
-        """When it arrived, was taken, handled, answered, sent."""
         metrics.before_reading(self.sort)
 
-    @property
-    def is_due(self) -> bool:
-        return len(self._noted) >= _MOST_NOTED
+    def note(self, times_ns: tuple[int, int, int, int, int]) -> None:
+        """When it arrived, was taken, handled, answered, sent."""
+        self._noted.append(times_ns)
+        if len(self._noted) >= _MOST_NOTED:
+            self.sort()
 
     def sort(self) -> None:
         queue, local, remote, response, total = self._histograms
-        for arrived_ns, taken_ns, handled_ns, answered_ns, sent_ns in self._noted:
-            queue.observe((taken_ns - arrived_ns) / _NS_PER_MS)
-            local.observe((handled_ns - taken_ns) / _NS_PER_MS)
-            remote.observe((answered_ns - handled_ns) / _NS_PER_MS)
-            response.observe((sent_ns - answered_ns) / _NS_PER_MS)
-            total.observe((sent_ns - arrived_ns) / _NS_PER_MS)
-        self._noted.clear()
+        noted = self._noted
+        queue.observe_all([(taken_ns - arrived_ns) / _NS_PER_MS for arrived_ns, taken_ns, _, _, _ in noted])
+        local.observe_all([(handled_ns - taken_ns) / _NS_PER_MS for _, taken_ns, handled_ns, _, _ in noted])
+        remote.observe_all([(answered_ns - handled_ns) / _NS_PER_MS for _, _, handled_ns, answered_ns, _ in noted])
+        response.observe_all([(sent_ns - answered_ns) / _NS_PER_MS for _, _, _, answered_ns, sent_ns in noted])
+        total.observe_all([(sent_ns - arrived_ns) / _NS_PER_MS for arrived_ns, _, _, _, sent_ns in noted])
+        noted.clear()

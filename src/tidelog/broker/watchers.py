@@ -28,42 +28,42 @@ class Watchers:
     Always: those who have not been told of the last change are among the first `_left`.
     """
 
-    __slots__ = ("_all", "_answer_time", "_is_put_off", "_left")
+    __slots__ = ("_answer_time", "_is_put_off", "_left", "all")
 
     def __init__(self, answer_time: AnswerTime) -> None:
-        self._all: OrderedDict[Watcher, None] = OrderedDict()
+        self.all: OrderedDict[Watcher, None] = OrderedDict()
         self._answer_time = answer_time
         self._left = 0
         """How many are to be told. It may be too many, if some have gone."""
         self._is_put_off = False
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.all)
 
     def __iter__(self) -> Iterator[Watcher]:
-        return iter(self._all)
+        return iter(self.all)
 
     def add(self, watcher: Watcher) -> None:
         """It knows what there is now, and hears of what comes."""
-        self._all[watcher] = None
+        self.all[watcher] = None
 
     def discard(self, watcher: Watcher) -> None:
-        self._all.pop(watcher, None)
+        self.all.pop(watcher, None)
 
     def tell(self) -> None:
         """Something has changed."""
-        if len(self._all) <= _AT_ONCE:
+        if len(self.all) <= _AT_ONCE:
             self._left = 0
-            for watcher in list(self._all):
+            for watcher in list(self.all):
                 watcher.changed()
             return
-        self._left = len(self._all)
+        self._left = len(self.all)
         if not self._is_put_off:
             self._tell_some()
 
     def _tell_some(self) -> None:
         self._is_put_off = False
-        told = self._all
+        told = self.all
         while self._left > 0 and told:
             if self._answer_time.is_over():
                 self._is_put_off = True

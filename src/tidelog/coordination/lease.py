@@ -53,7 +53,7 @@ class Lease:
             raise
 
     def is_current(self) -> bool:
-        return self._clock.monotonic_ns() < self.over_ns
+        return self._clock.monotonic_ns() < self.renewed_ns + self._timeout_ns
 
     @property
     def over_ns(self) -> int:

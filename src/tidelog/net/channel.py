@@ -23,6 +23,7 @@ from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from tidelog.net.connection import ServerConnection
+    from tidelog.net.server import NetworkWorker
 
 _TURN = 64
 """Requests handled before the loop may look at its sockets again, so that control requests need not wait long."""
@@ -118,8 +119,8 @@ class RequestChannel:
         self.data = Ring(capacity)
         self.control = Ring(_CONTROL_CAPACITY)
         """Connections whose first request is a control request that came when none of theirs waited."""
-        self.after_turn: list[Callable[[], None]] = []
-        """Called when some requests were handled: the workers send what is ready."""
+        self.workers: list[NetworkWorker] = []
+        """When some requests were handled, they send what is ready."""
         self._handle = handle
         self._end_of_turn: deque[Callable[[], None]] = deque()
         self._ahead_ns = 0
@@ -188,8 +189,9 @@ class RequestChannel:
             self._serve_turn()
             if self._end_of_turn:
                 self._end_turn()
-            for send in self.after_turn:
-                send()
+            for worker in self.workers:
+                if worker.ready:
+                    worker.send()
         finally:
             self.is_serving = False
         if self.control.connections or self.data.connections or self._end_of_turn:

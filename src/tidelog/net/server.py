@@ -64,7 +64,8 @@ class NetworkWorker:
         self.room: RequestRoom = server.room
         self._server = server
         self._channel = channel
-        self._ready: dict[ServerConnection, None] = {}
+        self.ready: dict[ServerConnection, None] = {}
+        """Connections that have answers to send."""
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
         self.sent = on_sent
@@ -72,7 +73,7 @@ class NetworkWorker:
         metrics.gauge(
             "kafka_network_processor_connection_count", lambda: len(self.connections), network_processor=label
         )
-        metrics.gauge("kafka_network_request_channel_response_queue_size", lambda: len(self._ready), processor=label)
+        metrics.gauge("kafka_network_request_channel_response_queue_size", lambda: len(self.ready), processor=label)
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection] = None
@@ -86,20 +87,20 @@ class NetworkWorker:
 
     def closed(self, connection: ServerConnection) -> None:
         self.connections.pop(connection, None)
-        self._ready.pop(connection, None)
+        self.ready.pop(connection, None)
         self._server.admission.forget(connection)
 
     def answer_ready(self, connection: ServerConnection) -> None:
         """While requests are handled `send` follows by itself; later answers have to ask for it."""
-        self._ready[connection] = None
+        self.ready[connection] = None
         if not self._scheduled and not self._channel.is_serving:
             self._scheduled = True
             self._loop.call_soon(self.send)
 
     def send(self) -> None:
         self._scheduled = False
-        while self._ready:
-            ready, self._ready = self._ready, {}
+        while self.ready:
+            ready, self.ready = self.ready, {}
             for connection in ready:
                 try:
                     connection.send_ready()
@@ -152,7 +153,7 @@ class SocketServer:
         for number in range(len(self._workers), limits.num_network_threads):
             worker = NetworkWorker(self, self._channel, number, self._on_sent, self._metrics)
             self._workers.append(worker)
-            self._channel.after_turn.append(worker.send)
+            self._channel.workers.append(worker)
 
     async def listen(self, name: str, host: str, port: int) -> int:
         """Open a listener; the port it got, which is another one if 0 was asked for."""

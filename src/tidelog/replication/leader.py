@@ -97,7 +97,9 @@ class Leader:
         self.deleted_to = log_start_offset
         """Deletions up to here may have been acknowledged, by this leader or by one before it."""
         self.max_lag_ms = max_lag_ms
-        self.min_insync_replicas = min_insync_replicas
+        self._min_insync_replicas = min_insync_replicas
+        self.needed_replicas = min(min_insync_replicas, len(self.replicas))
+        """A partition is not asked for more replicas than it has."""
         self._broker_id = broker_id
         self.remotes: dict[BrokerId, RemoteReplica] = {}
         self.may_commit: Callable[[], bool] = _always
@@ -159,6 +161,7 @@ class Leader:
         self.pending_isr = None
         if replicas is not None and tuple(replicas) != self.replicas:
             self.replicas = tuple(replicas)
+            self.need_replicas(self._min_insync_replicas)
             self._know(self.replicas, now_ms)
         return self.advance(now_ms)
 
@@ -194,10 +197,10 @@ class Leader:
             return self.isr
         return (*self.isr, *(replica for replica in self.pending_isr if replica not in self.isr))
 
-    @property
-    def needed_replicas(self) -> int:
-        """A partition is not asked for more replicas than it has."""
-        return min(self.min_insync_replicas, len(self.replicas))
+    def need_replicas(self, min_insync_replicas: int) -> None:
+        """The topic's setting has changed."""
+        self._min_insync_replicas = min_insync_replicas
+        self.needed_replicas = min(min_insync_replicas, len(self.replicas))
 
     def has_enough_replicas(self) -> bool:
         """Whether acks=all may be promised (S3.2)."""

@@ -19,6 +19,9 @@ from tidelog.wire.plan import decoder_of, encoder_of
 from tidelog.wire.schema import Message
 
 _KEY_AND_VERSION = struct.Struct(">hh")
+_REQUEST_PLANS: dict[tuple[int, ...], tuple[decoder.Struct, decoder.Struct]] = {}
+_RESPONSE_PLANS: dict[tuple[type[Message], int], tuple[encoder.Struct, encoder.Struct]] = {}
+"""As they were used: by API key and version, and by message and version."""
 
 
 STEP_ELEMENTS = 5_000
@@ -55,19 +58,25 @@ def encode_request(request: Message, version: int, correlation_id: int, client_i
 
 def encode_response(response: Message, version: int, correlation_id: int) -> list[Any]:
     """The frame in parts, as `encode_parts` gives them."""
-    plan = encoder_of(type(response), version)
+    plans = _RESPONSE_PLANS.get((type(response), version)) or _response_plans(type(response), version)
+    return encoder.encode_frame(plans[0], ResponseHeader(correlation_id=correlation_id), plans[1], response)
+
+
+def _response_plans(response: type[Message], version: int) -> tuple[encoder.Struct, encoder.Struct]:
+    """Of its header and of the response, which are kept: most responses are of a few kinds."""
     header_version = API[response.__schema__.api_key].response_header_version(version)
-    header = ResponseHeader(correlation_id=correlation_id)
-    return encoder.encode_frame(encoder_of(ResponseHeader, header_version), header, plan, response)
+    plans = encoder_of(ResponseHeader, header_version), encoder_of(response, version)
+    _RESPONSE_PLANS[response, version] = plans
+    return plans
 
 
 class ResponseEncoding:
     """`encode_response` in steps."""
 
     def __init__(self, response: Message, version: int, correlation_id: int) -> None:
-        header_plan = encoder_of(ResponseHeader, API[response.__schema__.api_key].response_header_version(version))
+        header_plan, plan = _response_plans(type(response), version)
         header = ResponseHeader(correlation_id=correlation_id)
-        self._encoding = encoder.Encoding(header_plan, header, encoder_of(type(response), version), response)
+        self._encoding = encoder.Encoding(header_plan, header, plan, response)
 
     def first_step(self) -> list[Any] | None:
         """The parts of the frame if they are complete."""
@@ -83,25 +92,33 @@ def decode_request(frame: Buffer, max_elements: int = sys.maxsize) -> RequestFra
     to whom to say so. Bytes behind the request are ignored, as Kafka does: librdkafka sends some.
     TooManyElementsError if its arrays and tagged fields have more elements in all than are allowed.
     """
+    header_plan, plan = _request_plans(frame)
+    header, position = decoder.decode(header_plan, frame, 0)
+    request, _ = decoder.decode(plan, frame, position, max_elements)
+    return RequestFrame(header, request)
+
+
+def _request_plans(frame: Buffer) -> tuple[decoder.Struct, decoder.Struct]:
+    """Of its header and of the request."""
+    if len(frame) >= _KEY_AND_VERSION.size:
+        known = _REQUEST_PLANS.get(_KEY_AND_VERSION.unpack_from(frame))
+        if known is not None:
+            return known
     api, version = _addressed(frame)
     if version not in api.versions:
         raise _unknown_version(api, version)
-    header_plan = decoder_of(RequestHeader, api.request_header_version(version))
-    header, position = decoder.decode(header_plan, frame, 0)
-    request, _ = decoder.decode(decoder_of(api.request, version), frame, position, max_elements)
-    return RequestFrame(header, request)
+    plans = decoder_of(RequestHeader, api.request_header_version(version)), decoder_of(api.request, version)
+    _REQUEST_PLANS[api.key, version] = plans
+    return plans
 
 
 class RequestDecoding:
     """`decode_request` in steps."""
 
     def __init__(self, frame: Buffer, max_elements: int) -> None:
-        api, version = _addressed(frame)
-        if version not in api.versions:
-            raise _unknown_version(api, version)
-        header_plan = decoder_of(RequestHeader, api.request_header_version(version))
+        header_plan, plan = _request_plans(frame)
         self._header, position = decoder.decode(header_plan, frame, 0)
-        self._decoding = decoder.Decoding(decoder_of(api.request, version), frame, position, max_elements)
+        self._decoding = decoder.Decoding(plan, frame, position, max_elements)
 
     def first_step(self) -> RequestFrame | None:
         """The request if it is complete."""

@@ -20,7 +20,7 @@ from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.refusals import PASSING, Sent
 from tidelog.broker.waiting import AnswerTime, Waiter
 from tidelog.broker.write_rules import HeavyBatchError, WriteRules, check, codec_of
-from tidelog.controller.topics import cut_name, is_internal, is_valid_name
+from tidelog.controller.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, cut_name, is_valid_name
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.producers import AppendOrigin, SequenceGapError
 from tidelog.net.channel import Call
@@ -260,13 +260,13 @@ class _Produce:
                 raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
             if name is None:
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
-            if is_internal(name) and call.client_id != _ADMIN_CLIENT:
+            if name in INTERNAL_TOPICS and call.client_id != _ADMIN_CLIENT:
                 raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
             written = _append(broker, name, topic.topic_id, data, acks, call.version, looked)
             self._written.append(written)
             answers.append(written.response)
             self._must_flush = self._must_flush or written.needs_flush
-            self._must_wait = self._must_wait or not written.is_committed
+            self._must_wait = self._must_wait or not written.partition.is_committed(written.required_offset)
         except HeavyBatchError:
             return False
         except TidelogError as failure:
@@ -314,9 +314,8 @@ def _parts_of(
     for topic in request.topic_data:
         name = broker.metadata.name_of(topic.topic_id) if version >= _TOPIC_IDS else topic.name
         answers: list[PartitionProduceResponse] = []
-        topics.append(
-            TopicProduceResponse(name=cut_name(topic.name), topic_id=topic.topic_id, partition_responses=answers)
-        )
+        kept = topic.name if len(topic.name) <= MAX_NAME_LENGTH else cut_name(topic.name)
+        topics.append(TopicProduceResponse(name=kept, topic_id=topic.topic_id, partition_responses=answers))
         for data in topic.partition_data:
             yield tuple.__new__(_Part, (name, topic, data, answers))  # in half the time
         if not topic.partition_data:
@@ -365,7 +364,7 @@ def _append(
         elif not gap.is_unknown:
             raise
         appended = partition.log.append_as_leader(batch, leader.epoch, header=header, origin=AppendOrigin.RETURNING)
-    if broker.refusals and header.producer_id >= 0:
+    if header.producer_id >= 0 and broker.refusals:
         broker.refusals.taken(_sent(topic, topic_id, data.index, header))
     broker.counts.written(topic, len(batch), header.record_count)
     response = PartitionProduceResponse(
