@@ -242,6 +242,9 @@ class FakeConnection:
     def answered(self, call: Call) -> None:
         """Seen by `is_done`."""
 
+    def keep(self, call: Call) -> None:
+        """Nothing is counted here."""
+
     def let_go(self, call: Call) -> None:
         """Nothing is counted here."""
 

@@ -136,7 +136,7 @@ def test_ids_that_are_too_long_are_refused_and_cut_in_the_answers() -> None:
     run(story, **ONE)
 
 
-def test_too_few_brokers_for_the_topic_is_no_coordinator() -> None:
+def test_too_few_brokers_for_the_topic_is_no_coordinator(caplog: pytest.LogCaptureFixture) -> None:
     async def story(kit: Kit) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(3):
@@ -147,6 +147,7 @@ def test_too_few_brokers_for_the_topic_is_no_coordinator() -> None:
         assert kit.broker.metadata.topic(GROUP_OFFSETS_TOPIC) is None
 
     run(story, offsets_topic_replication_factor="3")
+    assert caplog.text.count("cannot create") == 1, "clients decide how often they ask"
 
 
 def test_who_asks_before_anything_is_there_hears_that_this_is_not_the_coordinator() -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.broker.said import Said
 from tidelog.config.broker import BrokerConfig
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.errors import ErrorCode, TidelogError, error_code
@@ -43,6 +44,8 @@ class AutoCreation:
         self._broker = broker
         self._under_way: dict[str, asyncio.Future[frozenset[str]]] = {}
         """Each gives the topics that could not be created."""
+        self._said = Said()
+        """Clients decide how often it is tried again."""
 
     async def create(self, topics: Sequence[str]) -> bool:
         """Begin with it, or join who has begun, for a moment. Whether it worked, the next Metadata tells; False if it
@@ -65,7 +68,7 @@ class AutoCreation:
         broker = self._broker
         controller = broker.metadata.brokers.get(broker.metadata.controller_id)
         if controller is None:
-            _log.info("cannot create %s yet: no controller is known", ", ".join(topics))
+            self._log(logging.INFO, ", ".join(topics), "no controller is known yet")
             return frozenset(topics)
         timeout_ms: int = broker.config["request.timeout.ms"]
         request = CreateTopicsRequest(
@@ -80,13 +83,18 @@ class AutoCreation:
             finally:
                 connection.close()
         except (TidelogError, OSError, KeyError) as failure:
-            _log.warning("cannot create %s: %s", ", ".join(topics), failure)
+            self._log(logging.WARNING, ", ".join(topics), failure)
             return frozenset(topics)
         assert isinstance(response, CreateTopicsResponse)
         failed = [result for result in response.topics if result.error_code not in _IS_OR_WILL_BE_THERE]
         for result in failed:
-            _log.warning("cannot create %s: %s", result.name, result.error_message or error_code(result.error_code))
+            why = result.error_message or error_code(result.error_code)
+            self._log(logging.WARNING, result.name or "", why)
         return frozenset(result.name or "" for result in failed)
+
+    def _log(self, level: int, names: str, why: object) -> None:
+        if self._said.is_news(f"{names}: {why}"):
+            _log.log(level, "cannot create %s: %s", names, why)
 
 
 def _wanted(topic: str, config: BrokerConfig) -> CreatableTopic:
