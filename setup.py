@@ -26,7 +26,7 @@ with open("pyproject.toml", "rb") as file:
 compiled.sort(key=lambda module: os.path.getsize(source(module)), reverse=True)
 extensions = [Extension(module, [source(module)], optional=True, extra_compile_args=FLAGS) for module in compiled]
 
-# Cython itself takes 3 s for all modules, less than it would take to start more processes. The C compiler takes the rest.
+# Cython takes 3 s for all modules, and more processes would save little of it. The C compiler takes the rest.
 setup(
     ext_modules=cythonize(extensions, build_dir="build", compiler_directives={"language_level": 3}),
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
