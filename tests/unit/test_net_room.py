@@ -171,10 +171,10 @@ async def test_room_that_comes_back_goes_first_to_who_holds_little():
         await until(lambda: len(share.paused) == heavy)
         before = await quiet(lambda: len(parking.calls))
         light = await made.connect()
-        for number in range(100):
-            light.send(request(-number))
-            await until(lambda: -number in parking.calls)
-            parking.answer(-number)
+        for _ in range(100):
+            light.send(request(-1))
+            await until(lambda: -1 in parking.calls)
+            parking.answer(-1)
             await light.receive()
         assert await quiet(lambda: len(parking.calls)) == before
         while share.held >= share.limit:
