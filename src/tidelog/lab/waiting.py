@@ -1,9 +1,9 @@
 """`asyncio.wait_for` and `asyncio.gather` with the same steps on every Python.
 
 Python 3.12 changed both. `wait_for` no longer starts a task for what it waits for, and `gather` no longer waits a turn
-for futures that are done. The results are the same, but callbacks run in another order, so a seed would be another run on
-another Python, and the seeds that the tests have recorded would show nothing there. While a simulated loop runs, both
-therefore take the steps of Python 3.11.
+for futures that are done. The results are the same, but callbacks run in another order, so a seed would be another run
+on another Python, and the seeds that the tests have recorded would show nothing there. While a simulated loop runs,
+both therefore take the steps of Python 3.11.
 """
 
 from __future__ import annotations
