@@ -25,7 +25,7 @@ print(slow if any(map(shutil.which, ("cc", "gcc", "clang"))) else [])
 
 
 class Installed:
-    """tidelog in a new environment, run from a directory of its own, without the variables that point Python to ours."""
+    """tidelog in a new environment, run from a directory of its own, without variables that point to ours."""
 
     def __init__(self, wheel: Path, directory: Path) -> None:
         self._work = directory / "work"
