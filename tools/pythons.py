@@ -6,6 +6,7 @@ environments in .cache/pythons, with the packages of requirements.lock.
 """
 
 import argparse
+import functools
 import hashlib
 import importlib.util
 import os
@@ -139,6 +140,7 @@ def run(python: Path, *words: str, **settings: str) -> None:
     subprocess.run([python, *words], cwd=ROOT, env=os.environ | settings, check=True)
 
 
+@functools.cache
 def digests(python: Path) -> str:
     code = _DIGESTS.format(SEEDS.start, SEEDS.stop)
     return subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -148,8 +150,9 @@ def test(version: str, python: Path, wheel: Path, paths: list[str]) -> None:
     """The wheel in a clean environment; on another Python the unit tests too, and that seeds are the same runs."""
     if version != OWN:
         prepare(python, wheel)
-        if digests(python) != (expected := digests(Path(sys.executable))):
-            sys.exit(f"Python {version} simulates other runs than {OWN}:\n{digests(python)}instead of\n{expected}")
+        found, expected = digests(python), digests(Path(sys.executable))
+        if found != expected:
+            sys.exit(f"Python {version} simulates other runs than {OWN}:\n{found}instead of\n{expected}")
         print(
             f"Python {version}: the simulator's seeds {SEEDS.start} to {SEEDS.stop - 1} are the runs of {OWN}",
             flush=True,

@@ -15,7 +15,7 @@ import pytest
 
 from tools.pythons import ROOT, build, constraints
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.minutes]  # .ci/run comes here by make test-pythons
 
 _COMPILED = """
 import importlib, shutil, sys
