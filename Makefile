@@ -14,12 +14,13 @@ $(BIN)/python -m pytest -m "$(1)" tests/system tests/spark
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run up test test-all search check conformance bench lock peers clean
+.PHONY: help setup demo run up test test-all wheel test-pythons search check conformance bench lock peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## .venv with tidelog in it, compiled if there is a C compiler
+	$(if $(filter setup,$(MAKECMDGOALS)),@echo "tidelog is in $(VENV). Next: '. $(BIN)/activate' puts it on the PATH of this shell; 'pipx install .' on that of all.")
 
 $(STAMP): requirements.lock pyproject.toml setup.py $(COMPILED_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,6 +43,12 @@ test: setup ## the tests that need nothing but Python
 
 test-all: test peers ## and the long ones, and those beside the JVM; BUT=minutes leaves out the longest
 	$(call pytest,(jvm or long)$(if $(BUT), and not $(BUT)))
+
+wheel: setup ## dist: a wheel for each Python from 3.11 to 3.13 that is found here
+	$(BIN)/python tools/pythons.py wheel
+
+test-pythons: setup ## each of these wheels in a clean environment, and the unit tests on every other Python; TESTS=tests/unit/...
+	$(BIN)/python tools/pythons.py test $(TESTS)
 
 SEEDS ?= 0-999
 JOBS  ?= 2
@@ -68,5 +75,5 @@ lock: setup ## pin anew what pyproject.toml asks for
 	$(BIN)/python tools/lock.py
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .cache build src/*.egg-info
+	rm -rf $(VENV) .cache build dist src/*.egg-info
 	find src -name '*.so' -delete

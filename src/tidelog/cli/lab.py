@@ -56,7 +56,7 @@ def _range(ctx: click.Context, option: click.Parameter, text: str | None) -> ran
 def sim(seed: int | None, seeds: range | None, keep_going: bool, jobs: int, resume: bool, directory: Path) -> None:
     """Run real brokers and clients in a simulated world of faults, and check what is always true.
 
-    A run is a seed: the same seed is the same run, event for event, on any machine.
+    A run is a seed: the same seed is the same run, event for event, on any machine and on Python 3.11 to 3.13.
     """
     if (seed is None) == (seeds is None):
         raise click.UsageError("either --seed N or --seeds A-B")
