@@ -43,13 +43,22 @@ def test_a_topic_from_its_making_to_its_end(broker: FakeAdminBroker) -> None:
     (listed,) = rows(done(broker, "topics", "list", "--json"))
     assert (listed["topic"], listed["partitions"], listed["replication_factor"]) == ("orders", 3, 1)
     done(
-        broker, "topics", "alter", "orders", "--partitions", "4", "--config", "a=b=c", "--delete-config", "retention.ms"
+        broker,
+        "topics",
+        "alter",
+        "orders",
+        "--partitions",
+        "4",
+        "--config",
+        "cleanup.policy=b=c",
+        "--delete-config",
+        "retention.ms",
     )
     (described,) = rows(done(broker, "topics", "describe", "orders", "--json"))
-    assert described["configs"] == {"a": "b=c"}
+    assert described["configs"] == {"cleanup.policy": ["b=c"]}
     assert [row["leader"] for row in described["detail"]] == [1] * 4
     shown = done(broker, "topics", "describe")
-    assert "a=b=c" in shown
+    assert "cleanup.policy=b=c" in shown
     assert "leader epoch" in shown
     assert "deleted topic orders" in done(broker, "topics", "delete", "orders", "--yes")
     assert "there are no topics" in done(broker, "topics", "list")
@@ -95,14 +104,14 @@ def test_an_unknown_topic_is_named_with_what_to_do(broker: FakeAdminBroker, argu
 def test_configs_are_set_shown_and_taken_back(broker: FakeAdminBroker) -> None:
     broker.add_topic("orders", 1)
     assert "nothing is set for topic orders" in done(broker, "configs", "describe", "--topic", "orders")
-    changed = done(broker, "configs", "alter", "--topic", "orders", "retention.ms=5", "x=y")
-    assert changed == "changed retention.ms, x of topic orders\n"
+    changed = done(broker, "configs", "alter", "--topic", "orders", "retention.ms=5", "cleanup.policy=y,z")
+    assert changed == "changed retention.ms, cleanup.policy of topic orders\n"
     described = rows(done(broker, "configs", "describe", "--topic", "orders", "--json"))
     assert [(row["name"], row["value"], row["source"]) for row in described] == [
-        ("retention.ms", "5", "DYNAMIC_TOPIC"),
-        ("x", "y", "DYNAMIC_TOPIC"),
+        ("cleanup.policy", ["y", "z"], "DYNAMIC_TOPIC"),
+        ("retention.ms", 5, "DYNAMIC_TOPIC"),
     ]
-    done(broker, "configs", "delete", "--topic", "orders", "x")
+    done(broker, "configs", "delete", "--topic", "orders", "cleanup.policy")
     assert broker.configs[2, "orders"] == {"retention.ms": "5"}
     assert "flush.ms" in done(broker, "configs", "describe", "--topic", "orders", "--all")
     assert "flush.ms" in done(broker, "configs", "describe", "--topic", "orders", "flush.ms")

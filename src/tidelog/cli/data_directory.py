@@ -106,7 +106,7 @@ class DataDirectory:
                 return known
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        if not self.path.is_dir():
+        if not os.path.isdir(self.path):
             return 0
         found = (_BROKER_DIRECTORY.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir())
         return max((int(match[1]) for match in found if match), default=0)

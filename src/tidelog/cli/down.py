@@ -8,6 +8,7 @@ import time
 
 import click
 
+from tidelog.cli.commands import SECONDS
 from tidelog.cli.up import data_option
 
 _LOOK_EVERY_S = 0.05
@@ -15,7 +16,9 @@ _LOOK_EVERY_S = 0.05
 
 @click.command()
 @data_option
-@click.option("--timeout", "timeout_s", default=90.0, show_default=True, help="Seconds to wait for a clean stop.")
+@click.option(
+    "--timeout", "timeout_s", default=90.0, show_default=True, type=SECONDS, help="Seconds to wait for a clean stop."
+)
 def command(data: str, timeout_s: float) -> None:
     """Stop the brokers of DIR, and return when they have stopped. Their data stays."""
     from tidelog.cli.data_directory import DataDirectory

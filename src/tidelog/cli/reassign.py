@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.commands import INT32, REPLICATION_FACTOR, SECONDS, number
+from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.replica_plan import Plan, with_replicas
 from tidelog.types import BrokerId, TopicPartition
@@ -26,20 +28,23 @@ _FORMAT = '{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "re
 def _broker_ids(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[BrokerId, ...] | None:
     if text is None:
         return None
-    ids = text.split(",")
-    if not all(one.strip().isdecimal() for one in ids) or len({int(one) for one in ids}) < len(ids):
+    ids = [number(part) for part in text.split(",")]
+    found = tuple(broker for broker in ids if broker is not None)
+    if len(set(found)) < len(ids):
         raise click.BadParameter(f"{text!r} is not a list of different broker ids, such as 1,2,3")
-    return tuple(int(one) for one in ids)
+    return found
 
 
 @click.command("reassign")
-@click.option("--topic", help="All partitions of this topic, or those named with --partition.")
-@click.option("--partition", "numbers", multiple=True, type=click.IntRange(min=0), help="May be given again.")
+@click.option(
+    "--topic", shell_complete=topic_names, help="All partitions of this topic, or those named with --partition."
+)
+@click.option("--partition", "numbers", multiple=True, type=INT32, help="May be given again.")
 @click.option("--replicas", metavar="ID,ID,...", callback=_broker_ids, help="Where to; the first is the preferred one.")
 @click.option(
     "--replication-factor",
     "factor",
-    type=click.IntRange(min=1),
+    type=REPLICATION_FACTOR,
     help="So many replicas, on brokers that this chooses; for --topic, or --all.",
 )
 @click.option("--all", "of_all", is_flag=True, help="With --replication-factor: all topics, internal ones too.")
@@ -48,7 +53,7 @@ def _broker_ids(ctx: click.Context, parameter: click.Parameter, text: str | None
 )
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is only shown.")
 @click.option("--wait", is_flag=True, help="With --execute: return when the replicas have moved.")
-@click.option("--timeout", default=300.0, show_default=True, type=click.FloatRange(min=0), help="Seconds, for --wait.")
+@click.option("--timeout", default=300.0, show_default=True, type=SECONDS, help="Seconds, for --wait.")
 @click.option("--list", "listing", is_flag=True, help="Show what is being moved.")
 @click.option("--cancel", is_flag=True, help="Call off what is being moved of --topic.")
 @json_option
@@ -68,13 +73,7 @@ def command(
     as_json: bool,
     bootstrap: list[Address],
 ) -> None:
-    """Move partitions to other brokers, or change how many replicas they have.
-
-    \b
-    Examples:
-      tidelog reassign --topic orders --replicas 1,2,3
-      tidelog reassign --replication-factor 3 --all --execute --wait
-    """
+    """Move partitions to other brokers, or change how many replicas they have."""
     if [listing, cancel, replicas is not None, factor is not None, file is not None].count(True) != 1:
         raise click.UsageError("pass one of --replicas, --replication-factor, --file, --list and --cancel")
     if factor is None and of_all:
@@ -114,20 +113,24 @@ def read_plan(file: str) -> Plan:
     """What a file in the format of kafka-reassign-partitions says; ClickException with what is wrong with it."""
     try:
         content = json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as failure:
+    except UnicodeDecodeError as failure:
+        raise click.ClickException(f"{file} is not UTF-8 (byte {failure.start})") from failure
+    except (ValueError, RecursionError) as failure:
         raise click.ClickException(f"{file} is not JSON: {failure}") from failure
+    except OSError as failure:
+        raise click.ClickException(f"{file} cannot be read: {failure.strerror}") from failure
     if not isinstance(content, dict) or not isinstance(content.get("partitions"), list):
         raise click.ClickException(f"{file} is not a plan, which is {_FORMAT}")
     if content.get("version", 1) != 1:
         raise click.ClickException(f"{file} has version {content['version']}, and only 1 is known")
     plan: Plan = {}
-    for number, entry in enumerate(content["partitions"]):
+    for place, entry in enumerate(content["partitions"]):
         problem = _problem(entry)
         if problem is None:
             partition = TopicPartition(entry["topic"], entry["partition"])
             problem = f"{partition} stands there before" if partition in plan else None
         if problem is not None:
-            raise click.ClickException(f"{file}: partitions[{number}]: {problem}")
+            raise click.ClickException(f"{file}: partitions[{place}]: {problem}")
         plan[partition] = tuple(entry["replicas"])
     if not plan:
         raise click.ClickException(f"{file} names no partition")
@@ -139,16 +142,21 @@ def _problem(entry: Any) -> str | None:
         return "not an object"
     if not isinstance(entry.get("topic"), str):
         return "topic is not a string"
-    if type(entry.get("partition")) is not int or entry["partition"] < 0:
+    if not _is_number(entry.get("partition")):
         return "partition is not a number"
     replicas = entry.get("replicas")
-    if not isinstance(replicas, list) or not replicas or any(type(one) is not int or one < 0 for one in replicas):
+    if not isinstance(replicas, list) or not replicas or not all(map(_is_number, replicas)):
         return "replicas are not a list of broker ids"
     if len(set(replicas)) < len(replicas):
         return "replicas name a broker more than once"
-    if any(place != "any" for place in entry.get("log_dirs") or ()):
+    places = entry.get("log_dirs") or []
+    if not isinstance(places, list) or any(place != "any" for place in places):
         return 'log_dirs other than "any" cannot be chosen'
     return None
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
 
 
 async def _with_factor(cluster: Cluster, topic: str | None, numbers: tuple[int, ...], factor: int) -> Plan:
@@ -187,6 +195,7 @@ def _move(
     async def work(cluster: Cluster) -> bool:
         plan = await planned(cluster)
         rows = await _plan_rows(cluster, plan)
+        await _warn_of_the_dead(cluster, plan)
         results: Mapping[TopicPartition, BrokerError | None] = {}
         if execute and plan:
             results = await alter_reassignments(cluster, plan)
@@ -204,6 +213,17 @@ def _move(
         click.echo("this is the plan, nothing was changed; --execute carries it out", err=True)
     if not is_done:
         sys.exit(1)
+
+
+async def _warn_of_the_dead(cluster: Cluster, plan: Plan) -> None:
+    """A replica on a broker that is not alive is out of sync until the broker comes, and so long the move goes on."""
+    from tidelog.client.admin import Admin
+
+    alive = {broker.id for broker in (await Admin(cluster).describe_cluster()).brokers}
+    for broker in sorted({broker for replicas in plan.values() for broker in replicas} - alive):
+        count = sum(broker in replicas for replicas in plan.values())
+        noun = "1 partition" if count == 1 else f"{count} partitions"
+        click.echo(f"warning: broker {broker} is not alive; it would get {noun}", err=True)
 
 
 async def _plan_rows(cluster: Cluster, plan: Plan) -> dict[TopicPartition, dict[str, Any]]:

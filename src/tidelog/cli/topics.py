@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli.cluster import bootstrap_option, config_option, on_cluster
+from tidelog.cli.commands import COUNT, REPLICATION_FACTOR
+from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.setting_names import known_names, refuse_unknown
+from tidelog.cli.setting_values import as_value
 from tidelog.errors import ErrorCode
 from tidelog.types import TopicPartition
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
     from tidelog.client.metadata import TopicMetadata
     from tidelog.client.watermarks import ReplicaWatermarks
+    from tidelog.wire.messages.configs import DescribeConfigsResourceResult
 
     Watermarks = dict[TopicPartition, list[ReplicaWatermarks]]
 
@@ -28,9 +33,9 @@ def command() -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="How many; else the broker's num.partitions.")
+@click.option("--partitions", type=COUNT, help="How many; else the broker's num.partitions.")
 @click.option(
-    "--replication-factor", type=click.IntRange(min=1), help="Copies; else the broker's default.replication.factor."
+    "--replication-factor", type=REPLICATION_FACTOR, help="Copies; else the broker's default.replication.factor."
 )
 @config_option(help="A setting of the topic, such as retention.ms=60000; may be given again.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
@@ -86,26 +91,27 @@ def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
 
 
 @command.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=topic_names)
 @click.option("--watermarks", is_flag=True, help="Ask each replica for its log end offset and high watermark: LEO/HW.")
 @json_option
 @bootstrap_option
 def describe(names: tuple[str, ...], watermarks: bool, as_json: bool, bootstrap: list[Address]) -> None:
     """Show the partitions and settings of topics, or of all of them."""
-    for topic, configs, asked in on_cluster(bootstrap, lambda cluster: _described(cluster, names, watermarks)):
+    for topic, entries, asked in on_cluster(bootstrap, lambda cluster: _described(cluster, names, watermarks)):
         if as_json:
             detail = list(_partitions(topic, asked, as_json=True))
+            configs = {entry.name: as_value(entry) for entry in entries}
             print_rows([{**_summary(topic), "configs": configs, "detail": detail}], as_json=True)
             continue
         summary = _summary(topic)
-        settings = "".join(f"\n{name}={value}" for name, value in sorted(configs.items()))
+        settings = "".join(f"\n{entry.name}={entry.value}" for entry in sorted(entries, key=lambda entry: entry.name))
         title = f"{topic.name}  id {summary['id']}  replication factor {summary['replication_factor']}{settings}"
         print_rows(_partitions(topic, asked, as_json=False), as_json=False, title=title)
 
 
 async def _described(
     cluster: Cluster, names: tuple[str, ...], watermarks: bool
-) -> list[tuple[TopicMetadata, dict[str, str | None], Watermarks | None]]:
+) -> list[tuple[TopicMetadata, list[DescribeConfigsResourceResult], Watermarks | None]]:
     """Each topic, the settings of its own, and what its replicas said if they were asked."""
     from tidelog.client.admin import Admin, ConfigSource, Resource, ResourceType
     from tidelog.client.watermarks import replica_watermarks
@@ -118,14 +124,14 @@ async def _described(
     described = []
     for topic in topics:
         configs = await Admin(cluster).describe_configs(Resource(ResourceType.TOPIC, topic.name))
-        own = {entry.name: entry.value for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC}
+        own = [entry for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC]
         described.append((topic, own, asked))
     return described
 
 
 @command.command()
-@click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="Grow to that many; a topic never shrinks.")
+@click.argument("name", shell_complete=topic_names)
+@click.option("--partitions", type=COUNT, help="Grow to that many; a topic never shrinks.")
 @config_option(help="Set this; may be given again.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Back to the broker's value.")
 @bootstrap_option
@@ -141,6 +147,7 @@ def alter(
     async def work(cluster: Cluster) -> None:
         if configs or deleted:
             resource = Resource(ResourceType.TOPIC, name)
+            refuse_unknown([*configs, *deleted], await known_names(cluster, resource), resource)
             await Admin(cluster).alter_configs(resource, changed=configs, deleted=deleted)
         if partitions is not None:
             await Admin(cluster).create_partitions(name, partitions)
@@ -150,22 +157,32 @@ def alter(
 
 
 @command.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
     """Remove topics and all that is in them."""
     from tidelog.client.admin import Admin
 
+    wanted = list(dict.fromkeys(names))
+
+    async def look(cluster: Cluster) -> list[TopicMetadata]:
+        return [await cluster.topic(name, led=False, fresh=True) for name in wanted]
+
     if not yes:
-        click.confirm(f"Delete {', '.join(names)} and all records in it?", abort=True)
+        found = ", ".join(f"{topic.name} ({_counted(topic)})" for topic in on_cluster(bootstrap, look))
+        click.confirm(f"Delete {found} and all records in {'it' if len(wanted) == 1 else 'them'}?", abort=True)
 
     async def work(cluster: Cluster) -> None:
-        for name in names:
+        for name in wanted:
             await Admin(cluster).delete_topic(name)
             click.echo(f"deleted topic {name}")
 
     on_cluster(bootstrap, work)
+
+
+def _counted(topic: TopicMetadata) -> str:
+    return "1 partition" if len(topic.partitions) == 1 else f"{len(topic.partitions)} partitions"
 
 
 def _summary(topic: TopicMetadata) -> dict[str, Any]:
