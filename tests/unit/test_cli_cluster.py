@@ -90,9 +90,11 @@ def test_the_cluster(broker: FakeAdminBroker) -> None:
         "controller": 1,
         "brokers": [{**alive, "leads": 1, "holds": 1}, {**dead, "leads": 1, "holds": 1}],
         "partitions": 2,
+        "internal": {"topics": [], "partitions": 0},
         "under_replicated": [],
         "offline": [{"topic": "orders", "partition": 1, "leader": 9, "replicas": [9], "isr": [9]}],
         "strays": [],
+        "failed_directories": [],
     }
     assert "offline (no leader): 1 partitions" in done(broker, "cluster", "describe")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
     from tidelog.client.metadata import ClusterMetadata, Node, PartitionMetadata
     from tidelog.types import BrokerId
+    from tidelog.wire.messages.topics import DescribeLogDirsResult
+
+    Directories = Sequence[tuple[BrokerId, DescribeLogDirsResult]]
 
 _ANSWER_WITHIN_S = 5.0
 
@@ -29,9 +33,10 @@ def command() -> None:
 @json_option
 @bootstrap_option
 def describe(as_json: bool, bootstrap: list[Address]) -> None:
-    """Show the brokers, what they lead and hold, the partitions that lack replicas or a leader, and strays.
+    """Show the brokers, partitions that lack replicas or a leader, strays, and log directories that failed.
 
     A stray is a replica that its broker keeps although the cluster does not name it there; see `tidelog log strays`.
+    Partitions of internal topics are counted, not listed; --json lists them too.
     """
 
     async def work(cluster: Cluster) -> dict[str, Any]:
@@ -41,50 +46,94 @@ def describe(as_json: bool, bootstrap: list[Address]) -> None:
         # Metadata may go on listing one that has just died.
         admin = Admin(cluster)
         brokers = (await admin.describe_cluster()).brokers
-        return {**_description(cluster.metadata, brokers), "strays": await _strays(admin, brokers)}
+        directories = await _directories(admin, brokers)
+        return {
+            **_description(cluster.metadata, brokers),
+            "strays": list(_strays(directories)),
+            "failed_directories": list(_failed(directories)),
+        }
 
     described = on_cluster(bootstrap, work)
     if as_json:
         print_json(described)
-        return
+    else:
+        _show(described)
+
+
+# What is shown
+
+
+def _show(described: dict[str, Any]) -> None:
     controller = described["controller"]
     title = f"cluster {described['cluster_id']}  controller {'none' if controller is None else controller}"
     print_rows(described["brokers"], as_json=False, title=title)
+    internal = described["internal"]
     lacking = (("under_replicated", "under-replicated"), ("offline", "offline (no leader)"))
     for key, name in lacking:
-        print_rows(described[key], as_json=False, title=f"{name}: {len(described[key])} partitions")
-    strays = described["strays"]
+        if described[key]:
+            rows = [row for row in described[key] if row["topic"] not in internal["topics"]]
+            title = f"{name}: {_counted(len(described[key]), len(described[key]) - len(rows))}"
+            print_rows(rows, as_json=False, title=title, empty=title)
+    strays, failed = described["strays"], described["failed_directories"]
     held = sum(stray["bytes"] for stray in strays)
     print_rows(strays, as_json=False, title=f"strays: {len(strays)} replicas, {held} bytes")
+    print_rows(failed, as_json=False, title=f"failed log directories: {len(failed)}")
     if not any(described[key] for key, _ in lacking):
-        click.echo(f"all {described['partitions']} partitions have a leader and all their replicas in sync")
+        counted = _counted(described["partitions"], internal["partitions"])
+        click.echo(f"all {counted} have a leader and all their replicas in sync")
 
 
-async def _strays(admin: Admin, brokers: list[Node]) -> list[dict[str, Any]]:
-    return [row for rows in await asyncio.gather(*(_strays_of(admin, broker.id) for broker in brokers)) for row in rows]
+def _counted(partitions: int, internal: int) -> str:
+    return f"{partitions} partitions" + (f" ({internal} of internal topics)" if internal else "")
 
 
-async def _strays_of(admin: Admin, broker: BrokerId) -> list[dict[str, Any]]:
-    """A broker that cannot be asked is named on stderr."""
+# What the brokers say of their log directories
+
+
+async def _directories(admin: Admin, brokers: list[Node]) -> list[tuple[BrokerId, DescribeLogDirsResult]]:
+    """All log directories of all living brokers. A broker that cannot be asked is named on stderr."""
     from tidelog.errors import TidelogError
+
+    async def of_broker(broker: BrokerId) -> list[tuple[BrokerId, DescribeLogDirsResult]]:
+        try:
+            found = await asyncio.wait_for(admin.describe_log_dirs(broker), _ANSWER_WITHIN_S)
+        except (TidelogError, TimeoutError) as failure:
+            why = failure or "it does not answer"
+            click.echo(f"broker {broker} cannot be asked for its log directories: {why}", err=True)
+            return []
+        return [(broker, directory) for directory in found]
+
+    return [found for of_one in await asyncio.gather(*(of_broker(broker.id) for broker in brokers)) for found in of_one]
+
+
+def _strays(directories: Directories) -> Iterator[dict[str, Any]]:
     from tidelog.log.names import is_stray
 
-    try:
-        directories = await asyncio.wait_for(admin.describe_log_dirs(broker), _ANSWER_WITHIN_S)
-    except (TidelogError, TimeoutError) as failure:
-        click.echo(f"broker {broker} cannot be asked for its strays: {failure or 'it does not answer'}", err=True)
-        return []
-    return [
-        {
-            "broker": broker,
-            "log_directory": directory.log_dir,
-            "stray": topic.name,
-            "bytes": sum(partition.partition_size for partition in topic.partitions),
-        }
-        for directory in directories
-        for topic in directory.topics
-        if is_stray(topic.name)
-    ]
+    for broker, directory in directories:
+        for topic in directory.topics:
+            if is_stray(topic.name):
+                yield {
+                    "broker": broker,
+                    "log_directory": directory.log_dir,
+                    "stray": topic.name,
+                    "bytes": sum(partition.partition_size for partition in topic.partitions),
+                }
+
+
+def _failed(directories: Directories) -> Iterator[dict[str, Any]]:
+    """Those that their broker has put offline: what they hold counts neither for a leader nor for an ISR."""
+    from tidelog.errors import error_code
+
+    for broker, directory in directories:
+        if directory.error_code:
+            yield {
+                "broker": broker,
+                "log_directory": directory.log_dir,
+                "error": error_code(directory.error_code).name,
+            }
+
+
+# What metadata says
 
 
 def _description(metadata: ClusterMetadata, nodes: list[Node]) -> dict[str, Any]:
@@ -94,11 +143,13 @@ def _description(metadata: ClusterMetadata, nodes: list[Node]) -> dict[str, Any]
         for topic in sorted(metadata.topics.values(), key=lambda topic: topic.name)
         for partition in topic.partitions.values()
     ]
+    internal = {topic.name for topic in metadata.topics.values() if topic.is_internal}
     return {
         "cluster_id": metadata.cluster_id,
         "controller": metadata.controller if metadata.controller in alive else None,
         "brokers": _brokers(alive, metadata.controller, [partition for _, partition in partitions]),
         "partitions": len(partitions),
+        "internal": {"topics": sorted(internal), "partitions": sum(topic in internal for topic, _ in partitions)},
         "under_replicated": [_row(topic, one) for topic, one in partitions if not set(one.replicas) <= set(one.isr)],
         "offline": [_row(topic, one) for topic, one in partitions if one.leader not in alive],
     }
