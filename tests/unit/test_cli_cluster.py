@@ -117,6 +117,35 @@ def test_strays_are_listed_with_the_cluster(broker: FakeAdminBroker) -> None:
     assert described["strays"] == [{"broker": 1, "log_directory": "/data", "stray": name, "bytes": 77}]
 
 
+def test_internal_topics_are_summed_up(broker: FakeAdminBroker) -> None:
+    broker.add_topic("__consumer_offsets", 50)
+    assert "all 52 partitions (50 of internal topics) have a leader" in done(broker, "cluster", "describe")
+    for number in range(50):
+        broker.cluster.leaders[TopicPartition("__consumer_offsets", number)] = 9
+    broker.cluster.leaders[P1] = 9
+    shown = done(broker, "cluster", "describe")
+    assert "offline (no leader): 51 partitions (50 of internal topics)" in shown
+    assert "__consumer_offsets" not in shown
+    assert "orders" in shown
+    (dead,) = (line.split() for line in shown.splitlines() if line.split()[:1] == ["9"])
+    assert dead == ["9", "no", "no", "51", "51"], "broker 9 is not alive"
+    (described,) = rows(done(broker, "cluster", "describe", "--json"))
+    assert described["internal"] == {"topics": ["__consumer_offsets"], "partitions": 50}
+    assert len(described["offline"]) == 51
+
+
+def test_log_directories_that_failed_are_shown(broker: FakeAdminBroker) -> None:
+    failed = DescribeLogDirsResult(log_dir="/broken", error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    broker.log_directories = [DescribeLogDirsResult(log_dir="/data"), failed]
+    shown = done(broker, "cluster", "describe")
+    assert "failed log directories: 1" in shown
+    assert "/broken" in shown
+    (described,) = rows(done(broker, "cluster", "describe", "--json"))
+    assert described["failed_directories"] == [
+        {"broker": 1, "log_directory": "/broken", "error": "KAFKA_STORAGE_ERROR"}
+    ]
+
+
 # elect
 
 
@@ -196,6 +225,7 @@ def test_a_plan_is_only_shown_until_it_is_told_to_be_executed(broker: FakeAdminB
         {"topic": "orders", "partition": number, "current": [1], "target": [2, 3]} for number in range(2)
     ]
     assert "--execute" in shown.stderr
+    assert "warning: broker 2 is not alive; it would get 2 partitions\n" in shown.stderr
     assert not broker.of_key(ALTER)
     alters(broker, p1=ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     executed = run(broker, *plan, "--execute", "--json")

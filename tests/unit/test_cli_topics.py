@@ -158,3 +158,35 @@ def test_every_noun_has_its_command() -> None:
     assert result.exit_code == 0
     for noun in ("topics", "produce", "consume", "configs", "log"):
         assert f"  {noun} " in result.stdout
+
+
+def test_deleting_looks_before_it_asks(broker: FakeAdminBroker) -> None:
+    broker.add_topic("orders", 3)
+    refused = run(broker, "topics", "delete", "orders", "nope", input="y\n")
+    assert refused.exit_code == 1
+    assert "topic nope: UNKNOWN_TOPIC_OR_PARTITION" in refused.stderr
+    assert "Delete" not in refused.output
+    assert TopicPartition("orders", 0) in broker.cluster.leaders
+    asked = run(broker, "topics", "delete", "orders", "orders", input="n\n")
+    assert "Delete orders (3 partitions) and all records in it?" in asked.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("configs", "describe", "--topic", "orders", "flush.m"), "topics have no setting 'flush.m'"),
+        (("configs", "alter", "--topic", "orders", "retention.m=5"), "Did you mean 'retention.ms'?"),
+        (("configs", "alter", "--broker", "1", "log.retention.m=5"), "Did you mean 'log.retention.ms'?"),
+        (("configs", "alter", "--broker-default", "log.cleaner.thread=5"), "Did you mean 'log.cleaner.threads'?"),
+        (("configs", "delete", "--broker-default", "zzz"), "brokers have no setting 'zzz'."),
+        (("topics", "alter", "orders", "--delete-config", "retention.m"), "Did you mean 'retention.ms'?"),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_refused(
+    broker: FakeAdminBroker, arguments: tuple[str, ...], says: str
+) -> None:
+    broker.add_topic("orders", 1)
+    refused = run(broker, *arguments)
+    assert refused.exit_code == 1
+    assert says in refused.stderr
+    assert not broker.configs
