@@ -150,3 +150,33 @@ def test_a_terminal_gets_no_control_bytes(shell: Shell) -> None:
     assert rb"\x1b]0;owned\x07" in shown()
     assert evil in shown("--raw")
     assert shell.run("consume", "evil").stdout == evil + b"\n"
+
+
+def test_the_oldest_records_are_trimmed(shell: Shell) -> None:
+    shell.lines("topics", "create", "trimmed", "--partitions", "1", "--config", "retention.ms=-1")
+    rows = [{"value": f"v{at}", "timestamp": 1_000_000 + 1000 * at} for at in range(5)]
+    shell.lines("produce", "trimmed", "--json", stdin=b"\n".join(json.dumps(row).encode() for row in rows))
+    trim = ("topics", "trim", "trimmed")
+    (row,) = map(json.loads, shell.lines(*trim, "--before-time", "1002000", "--json"))
+    assert (row["log_start_offset"], row["new_start_offset"], row["high_watermark"]) == (0, 2, 5)
+    assert shell.lines("consume", "trimmed") == ["v0", "v1", "v2", "v3", "v4"]
+    shell.lines(*trim, "--before-time", "1002000", "--execute")
+    assert shell.lines("consume", "trimmed") == ["v2", "v3", "v4"]
+    (row,) = map(json.loads, shell.lines(*trim, "--before-time", "2000-01-01", "--json"))
+    assert row["new_start_offset"] == 5, "all records are earlier"
+    shell.lines(*trim, "--all", "--execute")
+    assert shell.lines("consume", "trimmed") == []
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in shell.refused("topics", "trim", "nope", "--all")
+    (described,) = map(json.loads, shell.lines("topics", "describe", "trimmed", "--sizes", "--json"))
+    (replica,) = described["detail"][0]["sizes"]
+    assert replica["bytes"] >= 0
+    (directory,) = map(json.loads, shell.lines("cluster", "log-dirs", "--json"))
+    assert directory["volume_bytes"] > directory["free_bytes"] > 0
+
+
+def test_a_group_that_does_not_exist_is_not_reset(shell: Shell) -> None:
+    reset = ("groups", "reset-offsets", "mistyped", "--topic", "orders-b", "--to-earliest", "--execute")
+    assert "group mistyped: GROUP_ID_NOT_FOUND" in shell.refused(*reset)
+    assert "mistyped" not in "".join(shell.lines("groups", "list"))
+    shell.lines(*reset, "--new-group")
+    assert "mistyped" in "".join(shell.lines("groups", "list"))

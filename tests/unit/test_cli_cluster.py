@@ -257,6 +257,24 @@ def test_a_plan_of_a_file_waited_for(broker: FakeAdminBroker, tmp_path: Path) ->
     assert "not done after 200 ms: orders-1" in late.stderr
 
 
+def test_a_plan_for_given_brokers_is_generated_and_read_again(broker: FakeAdminBroker, tmp_path: Path) -> None:
+    generated = run(broker, "reassign", "--topic", "orders", "--brokers", "1,2", "--generate")
+    assert generated.exit_code == 0, generated.output
+    plan = json.loads(generated.stdout)
+    assert plan["version"] == 1
+    assert [one["replicas"] for one in plan["partitions"]] == [[2]], "one of two moves, and one stays"
+    assert '"replicas": [1]' in generated.stderr
+    assert "broker 2 is not alive" in generated.stderr
+    file = tmp_path / "plan.json"
+    file.write_text(generated.stdout)
+    (shown,) = rows(done(broker, "reassign", "--file", str(file), "--json"))
+    assert (shown["current"], shown["target"]) == ([1], [2])
+    assert rows(done(broker, "reassign", "--topic", "orders", "--brokers", "1,2", "--json")) == [shown]
+    nothing = run(broker, "reassign", "--topic", "orders", "--brokers", "1", "--generate")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
+    assert not broker.of_key(ALTER)
+
+
 def test_what_is_under_way_and_called_off(broker: FakeAdminBroker) -> None:
     lists(broker, 1)
     (moving,) = rows(done(broker, "reassign", "--list", "--json"))
@@ -328,6 +346,8 @@ def test_what_is_wrong_with_a_plan_is_told_in_one_line(
         ("reassign", "--replicas", "1"),
         ("reassign", "--topic", "t", "--replicas", "1,1"),
         ("reassign", "--topic", "t", "--replicas", "1,x"),
+        ("reassign", "--brokers", "1"),
+        ("reassign", "--topic", "t", "--replicas", "1", "--generate", "--execute"),
         ("reassign", "--topic", "t", "--replicas", "1", "--list"),
         ("reassign", "--topic", "t", "--replicas", "1", "--wait"),
         ("reassign", "--cancel"),

@@ -22,7 +22,13 @@ from tidelog.cli.main import main
 from tidelog.wire.messages.groups import ListedGroup, ListGroupsResponse
 
 LIST_GROUPS = 16
-FILES = ("server.properties", "00000000000000000000.log", "billing.csv", "tidelog-data/broker-1/orders-0/0.log")
+FILES = (
+    "server.properties",
+    "00000000000000000000.log",
+    "billing.csv",
+    "plan.json",
+    "tidelog-data/broker-1/orders-0/0.log",
+)
 
 
 def commands(command: click.Command = main, *path: str) -> Iterator[tuple[str, ...]]:

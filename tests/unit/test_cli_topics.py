@@ -12,9 +12,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.clientkit import values
 from tests.fake_admin import FakeAdminBroker, served_broker
 from tidelog.cli.main import main
 from tidelog.types import TopicPartition
+from tidelog.wire.messages.offsets import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from tidelog.wire.messages.topics import DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic
+
+DELETE_RECORDS = 21
 
 
 @pytest.fixture
@@ -190,3 +200,79 @@ def test_a_setting_that_does_not_exist_is_refused(
     assert refused.exit_code == 1
     assert says in refused.stderr
     assert not broker.configs
+
+
+# topics trim, and sizes
+
+
+def deletes(broker: FakeAdminBroker) -> None:
+    """The next DeleteRecords is answered as if it had been carried out."""
+
+    def answer(request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        topics = [
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(partition_index=part.partition_index, low_watermark=part.offset)
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return DeleteRecordsResponse(topics=topics)
+
+    broker.script[DELETE_RECORDS].append(answer)
+
+
+def asked_to_delete(broker: FakeAdminBroker) -> list[tuple[int, int]]:
+    requests: list[DeleteRecordsRequest] = broker.of_key(DELETE_RECORDS)
+    topics = [topic for request in requests for topic in request.topics]
+    return [(part.partition_index, part.offset) for topic in topics for part in topic.partitions]
+
+
+def test_trimming_shows_a_plan_until_it_is_told_to_be_executed(broker: FakeAdminBroker) -> None:
+    broker.add_topic("orders", 2)
+    broker.cluster.append(TopicPartition("orders", 0), bytes(values(5)))
+    trim = ("topics", "trim", "orders")
+    planned = run(broker, *trim, "--before-offset", "3", "--json")
+    assert [(row["partition"], row["new_start_offset"], row["deleted_offsets"]) for row in rows(planned.stdout)] == [
+        (0, 3, 3),
+        (1, 0, 0),
+    ]
+    assert "nothing was deleted; --execute carries it out" in planned.stderr
+    assert asked_to_delete(broker) == []
+    deletes(broker)
+    executed = run(broker, *trim, "--before-offset", "3", "--execute")
+    assert executed.exit_code == 0, executed.output
+    assert "1 of 2 partitions start later now" in executed.stderr
+    assert asked_to_delete(broker) == [(0, 3)]
+
+
+def test_trimming_never_goes_beyond_the_high_watermark(broker: FakeAdminBroker) -> None:
+    broker.add_topic("orders", 1)
+    broker.cluster.append(TopicPartition("orders", 0), bytes(values(5)))
+    for way in (("--all",), ("--before-offset", "99")):
+        (row,) = rows(run(broker, "topics", "trim", "orders", *way, "--json").stdout)
+        assert (row["new_start_offset"], row["high_watermark"]) == (5, 5), way
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--all", "--before-offset", "1"), ("--before-time", "noon"), ("--before-offset", "-1")]
+)
+def test_trimming_wants_one_place(arguments: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(main, ("topics", "trim", "orders", *arguments)).exit_code == 2
+
+
+def test_sizes_of_replicas_and_log_directories(broker: FakeAdminBroker) -> None:
+    broker.add_topic("orders", 1)
+    sizes = [DescribeLogDirsPartition(partition_index=0, partition_size=77, offset_lag=2)]
+    held = [DescribeLogDirsTopic(name="orders", partitions=sizes)]
+    broker.log_directories = [DescribeLogDirsResult(log_dir="/data", topics=held, total_bytes=1000, usable_bytes=600)]
+    assert "1: 77" in done(broker, "topics", "describe", "orders", "--sizes")
+    (described,) = rows(done(broker, "topics", "describe", "orders", "--sizes", "--json"))
+    replica = {"broker": 1, "log_directory": "/data", "bytes": 77, "offset_lag": 2, "is_future": False}
+    assert described["detail"][0]["sizes"] == [replica]
+    (directory,) = rows(done(broker, "cluster", "log-dirs", "--json"))
+    volume = {"volume_bytes": 1000, "free_bytes": 600, "error": None}
+    assert directory == {"broker": 1, "log_directory": "/data", "replicas": 1, "bytes": 77, **volume}
+    assert "/data" in done(broker, "cluster", "log-dirs")

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.cli import log_directories
 from tidelog.cli.cluster import bootstrap_option, on_cluster
 from tidelog.cli.output import json_option, print_json, print_rows
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
-    from tidelog.client.admin import Admin
     from tidelog.client.cluster import Cluster
     from tidelog.client.metadata import ClusterMetadata, Node, PartitionMetadata
     from tidelog.types import BrokerId
-    from tidelog.wire.messages.topics import DescribeLogDirsResult
-
-    Directories = Sequence[tuple[BrokerId, DescribeLogDirsResult]]
-
-_ANSWER_WITHIN_S = 5.0
 
 
 @click.group("cluster")
@@ -46,11 +39,11 @@ def describe(as_json: bool, bootstrap: list[Address]) -> None:
         # Metadata may go on listing one that has just died.
         admin = Admin(cluster)
         brokers = (await admin.describe_cluster()).brokers
-        directories = await _directories(admin, brokers)
+        directories = await log_directories.ask(admin, [broker.id for broker in brokers])
         return {
             **_description(cluster.metadata, brokers),
-            "strays": list(_strays(directories)),
-            "failed_directories": list(_failed(directories)),
+            "strays": list(log_directories.strays(directories)),
+            "failed_directories": list(log_directories.failed(directories)),
         }
 
     described = on_cluster(bootstrap, work)
@@ -58,6 +51,22 @@ def describe(as_json: bool, bootstrap: list[Address]) -> None:
         print_json(described)
     else:
         _show(described)
+
+
+@command.command("log-dirs")
+@json_option
+@bootstrap_option
+def log_dirs(as_json: bool, bootstrap: list[Address]) -> None:
+    """Show the log directories of the living brokers: how much they hold, and how much room their volumes have."""
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        from tidelog.client.admin import Admin
+
+        admin = Admin(cluster)
+        brokers = (await admin.describe_cluster()).brokers
+        return list(log_directories.rows(await log_directories.ask(admin, [broker.id for broker in brokers])))
+
+    print_rows(on_cluster(bootstrap, work), as_json=as_json, empty="no broker tells of its log directories")
 
 
 # What is shown
@@ -85,52 +94,6 @@ def _show(described: dict[str, Any]) -> None:
 
 def _counted(partitions: int, internal: int) -> str:
     return f"{partitions} partitions" + (f" ({internal} of internal topics)" if internal else "")
-
-
-# What the brokers say of their log directories
-
-
-async def _directories(admin: Admin, brokers: list[Node]) -> list[tuple[BrokerId, DescribeLogDirsResult]]:
-    """All log directories of all living brokers. A broker that cannot be asked is named on stderr."""
-    from tidelog.errors import TidelogError
-
-    async def of_broker(broker: BrokerId) -> list[tuple[BrokerId, DescribeLogDirsResult]]:
-        try:
-            found = await asyncio.wait_for(admin.describe_log_dirs(broker), _ANSWER_WITHIN_S)
-        except (TidelogError, TimeoutError) as failure:
-            why = failure or "it does not answer"
-            click.echo(f"broker {broker} cannot be asked for its log directories: {why}", err=True)
-            return []
-        return [(broker, directory) for directory in found]
-
-    return [found for of_one in await asyncio.gather(*(of_broker(broker.id) for broker in brokers)) for found in of_one]
-
-
-def _strays(directories: Directories) -> Iterator[dict[str, Any]]:
-    from tidelog.log.names import is_stray
-
-    for broker, directory in directories:
-        for topic in directory.topics:
-            if is_stray(topic.name):
-                yield {
-                    "broker": broker,
-                    "log_directory": directory.log_dir,
-                    "stray": topic.name,
-                    "bytes": sum(partition.partition_size for partition in topic.partitions),
-                }
-
-
-def _failed(directories: Directories) -> Iterator[dict[str, Any]]:
-    """Those that their broker has put offline: what they hold counts neither for a leader nor for an ISR."""
-    from tidelog.errors import error_code
-
-    for broker, directory in directories:
-        if directory.error_code:
-            yield {
-                "broker": broker,
-                "log_directory": directory.log_dir,
-                "error": error_code(directory.error_code).name,
-            }
 
 
 # What metadata says

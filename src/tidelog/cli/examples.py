@@ -15,6 +15,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidelog broker --config server.properties --set log.retention.hours=24",
     ),
     "cluster": ("tidelog cluster describe",),
+    "cluster log-dirs": ("tidelog cluster log-dirs",),
     "cluster describe": (
         "tidelog cluster describe",
         "tidelog cluster describe --json | jq .under_replicated",
@@ -117,6 +118,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "reassign": (
         "tidelog reassign --topic orders --replicas 1,2,3",
         "tidelog reassign --replication-factor 3 --all --execute --wait",
+        "tidelog reassign --brokers 1,2,3,4 --all --generate > plan.json",
+        "tidelog reassign --file plan.json --execute",
         "tidelog reassign --list",
     ),
     "status": (
@@ -138,6 +141,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "topics describe": (
         "tidelog topics describe",
         "tidelog topics describe orders --watermarks",
+        "tidelog topics describe orders --sizes",
+    ),
+    "topics trim": (
+        "tidelog topics trim orders --before-time 7d",
+        "tidelog topics trim orders --partition 0 --before-offset 1000 --execute",
+        "tidelog topics trim orders --all --execute",
     ),
     "topics alter": (
         "tidelog topics alter orders --partitions 12",

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.cli import log_directories
 from tidelog.cli.cluster import bootstrap_option, config_option, on_cluster
 from tidelog.cli.commands import COUNT, REPLICATION_FACTOR
 from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.setting_names import known_names, refuse_unknown
 from tidelog.cli.setting_values import as_value
+from tidelog.cli.trim import trim
 from tidelog.errors import ErrorCode
 from tidelog.types import TopicPartition
 
@@ -24,11 +26,16 @@ if TYPE_CHECKING:
     from tidelog.wire.messages.configs import DescribeConfigsResourceResult
 
     Watermarks = dict[TopicPartition, list[ReplicaWatermarks]]
+    Sizes = dict[TopicPartition, list[dict[str, Any]]]
+    Described = tuple[TopicMetadata, list[DescribeConfigsResourceResult], Watermarks | None]
 
 
 @click.group("topics")
 def command() -> None:
     """Make, show, change and remove topics."""
+
+
+command.add_command(trim)
 
 
 @command.command()
@@ -93,25 +100,29 @@ def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
 @command.command()
 @click.argument("names", nargs=-1, shell_complete=topic_names)
 @click.option("--watermarks", is_flag=True, help="Ask each replica for its log end offset and high watermark: LEO/HW.")
+@click.option("--sizes", is_flag=True, help="Ask each broker for the bytes of its replicas, and where they are.")
 @json_option
 @bootstrap_option
-def describe(names: tuple[str, ...], watermarks: bool, as_json: bool, bootstrap: list[Address]) -> None:
+def describe(names: tuple[str, ...], watermarks: bool, sizes: bool, as_json: bool, bootstrap: list[Address]) -> None:
     """Show the partitions and settings of topics, or of all of them."""
-    for topic, entries, asked in on_cluster(bootstrap, lambda cluster: _described(cluster, names, watermarks)):
+
+    async def work(cluster: Cluster) -> tuple[list[Described], Sizes | None]:
+        return await _described(cluster, names, watermarks), await _sizes(cluster) if sizes else None
+
+    described, held = on_cluster(bootstrap, work)
+    for topic, entries, asked in described:
         if as_json:
-            detail = list(_partitions(topic, asked, as_json=True))
+            detail = list(_partitions(topic, asked, held, as_json=True))
             configs = {entry.name: as_value(entry) for entry in entries}
             print_rows([{**_summary(topic), "configs": configs, "detail": detail}], as_json=True)
             continue
         summary = _summary(topic)
         settings = "".join(f"\n{entry.name}={entry.value}" for entry in sorted(entries, key=lambda entry: entry.name))
         title = f"{topic.name}  id {summary['id']}  replication factor {summary['replication_factor']}{settings}"
-        print_rows(_partitions(topic, asked, as_json=False), as_json=False, title=title)
+        print_rows(_partitions(topic, asked, held, as_json=False), as_json=False, title=title)
 
 
-async def _described(
-    cluster: Cluster, names: tuple[str, ...], watermarks: bool
-) -> list[tuple[TopicMetadata, list[DescribeConfigsResourceResult], Watermarks | None]]:
+async def _described(cluster: Cluster, names: tuple[str, ...], watermarks: bool) -> list[Described]:
     """Each topic, the settings of its own, and what its replicas said if they were asked."""
     from tidelog.client.admin import Admin, ConfigSource, Resource, ResourceType
     from tidelog.client.watermarks import replica_watermarks
@@ -127,6 +138,14 @@ async def _described(
         own = [entry for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC]
         described.append((topic, own, asked))
     return described
+
+
+async def _sizes(cluster: Cluster) -> Sizes:
+    from tidelog.client.admin import Admin
+
+    admin = Admin(cluster)
+    alive = [broker.id for broker in (await admin.describe_cluster()).brokers]
+    return log_directories.replica_sizes(await log_directories.ask(admin, alive))
 
 
 @command.command()
@@ -197,7 +216,9 @@ def _summary(topic: TopicMetadata) -> dict[str, Any]:
     }
 
 
-def _partitions(topic: TopicMetadata, watermarks: Watermarks | None, *, as_json: bool) -> Iterator[dict[str, Any]]:
+def _partitions(
+    topic: TopicMetadata, watermarks: Watermarks | None, sizes: Sizes | None, *, as_json: bool
+) -> Iterator[dict[str, Any]]:
     for partition in topic.partitions.values():
         row: dict[str, Any] = {
             "partition": partition.partition,
@@ -210,6 +231,10 @@ def _partitions(topic: TopicMetadata, watermarks: Watermarks | None, *, as_json:
         if watermarks is not None:
             replicas = watermarks[TopicPartition(topic.name, partition.partition)]
             row["watermarks"] = [_as_object(one) for one in replicas] if as_json else "  ".join(map(_as_text, replicas))
+        if sizes is not None:
+            held = sizes.get(TopicPartition(topic.name, partition.partition), [])
+            shown = (f"{replica['broker']}: {replica['bytes']}" for replica in held)
+            row["sizes"] = held if as_json else "  ".join(shown)
         yield row
 
 
