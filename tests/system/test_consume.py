@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -180,3 +181,35 @@ def test_a_group_that_does_not_exist_is_not_reset(shell: Shell) -> None:
     assert "mistyped" not in "".join(shell.lines("groups", "list"))
     shell.lines(*reset, "--new-group")
     assert "mistyped" in "".join(shell.lines("groups", "list"))
+
+
+def test_a_group_is_watched_until_ctrl_c(shell: Shell) -> None:
+    shell.lines("topics", "create", "watched", "--partitions", "1")
+    shell.lines("produce", "watched", stdin=b"1\n")
+    shell.lines("consume", "watched", "--group", "watchers")
+    shell.lines("produce", "watched", stdin=b"2\n3\n")
+    command = ("groups", "describe", "watchers")
+    assert "--watch needs a terminal" in shell.refused(*command, "--watch")
+    reader, terminal = pty.openpty()
+    with subprocess.Popen([*TIDELOG, *command, "--watch", *shell.bootstrap], stdout=terminal) as process:
+        os.close(terminal)
+        try:
+            shown = _read_until(reader, r"watched +0 +1 +3 +2 ")
+            shell.lines("consume", "watched", "--group", "watchers")
+            shown = _read_until(reader, r"watched +0 +3 +3 +0 ")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == 130
+        finally:
+            process.kill()
+            os.close(reader)
+    assert b"Traceback" not in shown
+
+
+def _read_until(terminal: int, pattern: str) -> bytes:
+    """What a terminal has shown when that stands there, without colours."""
+    shown = b""
+    deadline = time.monotonic() + DEADLINE_S
+    while not re.search(pattern.encode(), re.sub(rb"\x1b\[[0-9;]*m", b"", shown)):
+        assert time.monotonic() < deadline, shown
+        shown += os.read(terminal, 65536)
+    return shown

@@ -123,3 +123,18 @@ def test_numbers_and_times_out_of_range(words: tuple[str, ...]) -> None:
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
     assert refused.stderr.count("Error: ") == 1
+
+
+def test_ctrl_c_on_up_says_what_it_does(tmp_path: Path) -> None:
+    command = [*TIDELOG, "up", "--port", "0", "--metrics-port", "-1", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = next(line for line in process.stdout if line.startswith("tidelog is up"))
+            assert "stop: Ctrl-C" in ready
+            process.send_signal(signal.SIGINT)
+            told, _ = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert told.splitlines() == ["stopping the broker; a second Ctrl-C kills what is left", "stopped"]
+    assert process.returncode == 0

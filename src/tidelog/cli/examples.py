@@ -58,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "groups describe": (
         "tidelog groups describe billing",
+        "tidelog groups describe billing --watch",
         "tidelog groups describe --all-groups --state",
         "tidelog groups describe billing --json | jq '.offsets[].lag'",
     ),

@@ -6,9 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _WIDTH_WITHOUT_TERMINAL = 1000
 """Lines in a pipe are not folded: the next program would see one row as several."""
@@ -43,31 +46,40 @@ def printable(text: str) -> str:
 
 
 def _print_table(rows: list[Mapping[str, Any]], title: str | None) -> None:
-    """A table that fits the terminal: numbers stay whole, headings break at spaces, and long text is folded.
-
-    Columns without a value in any row are left out.
-    """
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL
+    if title is not None:
+        click.echo(_printable_lines(title))
+    console.print(table(rows, console.width))
+
+
+def table(rows: list[Mapping[str, Any]], width: int) -> Table:
+    """A table that fits the width: numbers stay whole, headings break at spaces, and long text is folded.
+
+    Columns without a value in any row are left out.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     shown = {name: [_cell(row[name]) for row in rows] for name in rows[0]}
     shown = {name: cells for name, cells in shown.items() if any(cells)}
-    is_tight = _natural_width(shown) > console.width
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, _BETWEEN_COLUMNS - 1, 0, 0))
+    is_tight = _natural_width(shown) > width
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, _BETWEEN_COLUMNS - 1, 0, 0))
     for name in shown:
         is_number = all(value is None or isinstance(value, int) for value in (row[name] for row in rows))
         heading = name.replace("_", "\n" if is_tight else " ")
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        made.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     for cells in zip(*shown.values(), strict=True):
-        table.add_row(*map(Text, cells))
-    if title is not None:
-        click.echo("\n".join(map(printable, title.split("\n"))))
-    console.print(table)
+        made.add_row(*map(Text, cells))
+    return made
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _natural_width(shown: Mapping[str, list[str]]) -> int:
