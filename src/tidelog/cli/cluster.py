@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tidelog.cli.commands import shortened
 from tidelog.client.addresses import Address, address_text, parse_bootstrap
 from tidelog.errors import ErrorCode, TidelogError
 
@@ -24,13 +25,27 @@ _INTERRUPTED = 130
 
 def _addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> list[Address]:
     try:
-        return parse_bootstrap(text)
+        return checked_bootstrap(text)
     except ValueError as failure:
         raise click.BadParameter(str(failure)) from failure
 
 
+def checked_bootstrap(text: str) -> list[Address]:
+    """ValueError also for hosts that no name can be looked up for: their parts are too long, or empty."""
+    addresses = parse_bootstrap(text)
+    for host, _ in addresses:
+        try:
+            host.encode("idna")
+        except UnicodeError as failure:
+            raise ValueError(f"{shortened(host)!r} is no name of a host") from failure
+    return addresses
+
+
 bootstrap_option = click.option(
     "--bootstrap",
+    "--bootstrap-server",
+    "-b",
+    "bootstrap",
     metavar="HOST:PORT",
     default=DEFAULT_BOOTSTRAP,
     show_default=True,

@@ -106,7 +106,7 @@ class DataDirectory:
     @property
     def highest_broker(self) -> int:
         """The highest number of a broker that has files here; 0 if none has. An empty mount point does not count."""
-        if not self.path.is_dir():
+        if not os.path.isdir(self.path):
             return 0
         found = (_BROKER_FILES.fullmatch(entry.name) for entry in self.path.iterdir())
         return max((int(match[1]) for match in found if match and self._has_files(match)), default=0)

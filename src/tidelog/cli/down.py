@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.commands import SECONDS
 from tidelog.cli.up import data_option
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ _LOOK_EVERY_S = 0.05
 @click.command()
 @data_option
 @click.option("--broker", type=click.IntRange(min=1), metavar="ID", help="Only this one; the others go on.")
-@click.option("--timeout", "timeout_s", default=90.0, show_default=True, help="Seconds to wait for a clean stop.")
+@click.option(
+    "--timeout", "timeout_s", default=90.0, show_default=True, type=SECONDS, help="Seconds to wait for a clean stop."
+)
 def command(data: str, broker: int | None, timeout_s: float) -> None:
     """Stop the brokers of DIR, and return when they have stopped. Their data stays.
 

@@ -84,6 +84,7 @@ def list_(states: list[str], types: list[str], as_json: bool, bootstrap: list[Ad
     show_default=True,
     help="Where the log ends for lag: at the high watermark, or at the last stable offset.",
 )
+@click.option("--watch", "is_watch", is_flag=True, help="Show it anew every 2 seconds, until Ctrl-C.")
 @json_option
 @bootstrap_option
 def describe(
@@ -92,6 +93,7 @@ def describe(
     of_members: bool,
     of_state: bool,
     isolation: str,
+    is_watch: bool,
     as_json: bool,
     bootstrap: list[Address],
 ) -> None:
@@ -103,16 +105,39 @@ def describe(
         raise click.UsageError("name groups, or pass --all-groups")
     if of_members and of_state:
         raise click.UsageError("pass --members or --state, not both")
+    if is_watch:
+        if as_json:
+            raise click.UsageError("pass --watch or --json, not both")
+        _watch(bootstrap, names, isolation, of_members, of_state)
+        return
     described = on_cluster(bootstrap, lambda cluster: _described(cluster, names, isolation))
     if as_json:
         print_rows((_whole(group, lags) for group, lags in described), as_json=True)
     elif of_state:
         print_rows((_summary(group) for group, _ in described), as_json=False)
     else:
-        for group, lags in described:
-            rows = list(member_rows(group) if of_members else offset_rows(group, lags))
-            title = _title(group)
+        for title, rows in _parts(described, of_members):
             print_rows(rows, as_json=False, title=title, empty=f"{title}\nit has no members and no committed offsets\n")
+
+
+def _parts(described: Described, of_members: bool) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Title and rows of each group."""
+    return [
+        (_title(group), list(member_rows(group) if of_members else offset_rows(group, lags)))
+        for group, lags in described
+    ]
+
+
+def _watch(bootstrap: list[Address], names: tuple[str, ...], isolation: str, of_members: bool, of_state: bool) -> None:
+    from tidelog.cli.watching import watch
+
+    async def look(cluster: Cluster) -> list[tuple[str, list[dict[str, Any]]]]:
+        described = await _described(cluster, names, isolation)
+        if of_state:
+            return [(f"{len(described)} groups", [_summary(group) for group, _ in described])]
+        return _parts(described, of_members)
+
+    watch(bootstrap, look)
 
 
 async def _described(cluster: Cluster, names: tuple[str, ...], isolation: str) -> Described:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.cluster import bootstrap_option, key_values, on_cluster
+from tidelog.cli.commands import INT32
+from tidelog.cli.completion import topic_names
 
 if TYPE_CHECKING:
     from tidelog.cli.lines import Input, JsonLines, TextLines
@@ -24,11 +26,11 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @click.command("produce")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option("--key-separator", metavar="TEXT", help=r"What stands before it in a line is the key; \t is a tab.")
 @click.option("--null-marker", metavar="TEXT", help="A key or value that is exactly this is null.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=key_values, help="On every record.")
-@click.option("--partition", type=click.IntRange(min=0), help="Where all records go; else by key, or in turn.")
+@click.option("--partition", type=INT32, help="Where all records go; else by key, or in turn.")
 @click.option(
     "--json",
     "as_json",
@@ -52,12 +54,6 @@ def command(
     """Write the lines of standard input to a topic, a record each. Blank lines are left out.
 
     What went where is told on standard error. Exits with 1 if anything was not written.
-
-    \b
-    Examples:
-      echo hello | tidelog produce orders
-      printf '42:first\\n43:second\\n' | tidelog produce orders --key-separator :
-      tidelog consume orders --json | tidelog produce copy --json
     """
     from tidelog.cli.lines import JsonLines, TextLines
 

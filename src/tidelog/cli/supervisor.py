@@ -218,7 +218,8 @@ class Supervisor:
         for broker in running:
             if broker.process is not None and broker.process.poll() is not None:
                 status = self._end(broker)
-                if status != 0:
+                is_early = status == -signal.SIGTERM and not broker.ports
+                if status != 0 and not is_early:  # it had not begun: there was nothing to put in order
                     self._failed = True
                     click.echo(f"broker {broker.number} did not stop cleanly; its log is {broker.log_file}", err=True)
 
