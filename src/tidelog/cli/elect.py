@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.errors import ErrorCode
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--partition", "numbers", multiple=True, type=click.IntRange(min=0), help="May be given again.")
 @click.option("--all", "everywhere", is_flag=True, help="All partitions of the cluster.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def command(
     kind: str | None,

@@ -6,7 +6,7 @@ One task per broker fetches ahead of the reader, at most a few answers, so that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
@@ -14,6 +14,7 @@ from tidelog.client.errors import STALE_METADATA, BrokerError, UnknownTopicError
 from tidelog.client.fetch_session import FetchSession, FetchStep, Wanted
 from tidelog.client.metadata import NO_BROKER
 from tidelog.client.offsets import Isolation, list_offsets
+from tidelog.client.waits import OwnWaits
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.records.header import headers
 from tidelog.types import BrokerId, Buffer, Offset, TopicPartition
@@ -32,6 +33,8 @@ from tidelog.wire.versions import Versions
 _BY_NAME = Versions(4, 12)
 _BY_ID = Versions(4, 17)
 _ANSWERS_AHEAD = 2
+_METADATA = "metadata"
+"""The key of a reader's wait for it."""
 _GO_ON = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -92,6 +95,7 @@ class Fetcher:
         self._answers: asyncio.Queue[list[Fetched] | TidelogError] = asyncio.Queue(_ANSWERS_AHEAD)
         self._sessions: dict[BrokerId, FetchSession] = {}
         self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
+        self._waits = OwnWaits(cluster.waits)
         self._failures = 0
         self._unknown_since: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -117,34 +121,46 @@ class Fetcher:
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
+        self._waits.clear()
 
     # One task per broker
 
     def _start_tasks(self) -> None:
         """For every broker that leads something, and one for partitions without a leader. A task that failed stays."""
+        leaderless = None
         for partition in self._positions:
             leader = self._leader(partition)
             key = NO_BROKER if leader is None else leader
+            if leader is None:
+                leaderless = leaderless or partition
             if key not in self._tasks:
                 work = self._find_leaders() if leader is None else self._fetch_from(leader)
                 self._tasks[key] = self._loop.create_task(work)
+        if leaderless is None:
+            self._waits.over(NO_BROKER)
+        else:
+            self._note(NO_BROKER, f"fetch of {leaderless}", self._why_leaderless(leaderless))
 
     async def _fetch_from(self, broker: BrokerId) -> None:
         session = self._sessions.setdefault(broker, FetchSession())
         try:
             while wanted := self._wanted_of(broker):
+                began_s = self._loop.time()
                 try:
                     await self._fetch_once(broker, session, wanted)
                     self._failures = 0
+                    self._waits.over(broker)
                 except TidelogError as failure:
                     session.lost()
                     if failure.code != ErrorCode.BROKER_NOT_AVAILABLE and not failure.code.retriable:
                         raise
+                    self._note(broker, f"fetch from broker {broker}", failure, began_s)
                     await self._learn_anew()
         except TidelogError as failure:
             await self._answers.put(failure)
         else:
             del self._tasks[broker]
+            self._waits.over(broker)
             self._start_tasks()
 
     async def _find_leaders(self) -> None:
@@ -164,8 +180,10 @@ class Fetcher:
         topics = dict.fromkeys(partition.topic for partition in self._positions)
         try:
             await self._cluster.refresh_once(topics, elsewhere=self._failures > 1)
-        except TidelogError:
+        except TidelogError as failure:
+            self._note(_METADATA, "metadata", failure)
             return
+        self._waits.over(_METADATA)
         unknown = next((name for name in topics if self._is_unknown(name)), None)
         now = self._loop.time()
         if unknown is None:
@@ -175,6 +193,14 @@ class Fetcher:
         elif now - self._unknown_since > settings.request_timeout_ms / 1000:
             raise UnknownTopicError(unknown)
         self._start_tasks()
+
+    def _note(self, key: Hashable, what: str, failure: TidelogError, since_s: float | None = None) -> None:
+        self._waits.failed(key, what, failure, self._loop.time() if since_s is None else since_s)
+
+    def _why_leaderless(self, partition: TopicPartition) -> TidelogError:
+        if self._is_unknown(partition.topic):
+            return UnknownTopicError(partition.topic)
+        return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"fetch of {partition}", "it has no leader")
 
     def _is_unknown(self, topic: str) -> bool:
         is_missing = self._cluster.metadata.errors.get(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -211,7 +237,7 @@ class Fetcher:
         check(code, f"fetch from broker {broker}")
         names = {want.topic_id: partition.topic for partition, want in wanted.items()}
         fetched: list[Fetched] = []
-        stale = False
+        stale: set[TopicPartition] = set()
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for data in topic.partitions:
@@ -219,9 +245,11 @@ class Fetcher:
                 if partition not in wanted or self._positions.get(partition) != wanted[partition].fetch_offset:
                     continue
                 if data.error_code:
-                    stale = await self._partition_failed(partition, data) or stale
+                    if await self._partition_failed(partition, data):
+                        stale.add(partition)
                 else:
                     self._take(partition, data, fetched)
+        self._waits.all_over(partition for partition in wanted if partition not in stale)
         if fetched:
             await self._answers.put(fetched)
         if stale:
@@ -254,9 +282,11 @@ class Fetcher:
             raise BrokerError(code, f"fetch of {partition} from offset {self._positions[partition]}")
         leader = data.current_leader
         self._cluster.metadata.led_elsewhere(partition, leader.leader_id, leader.leader_epoch)
-        if code in STALE_METADATA or code in _GO_ON:
-            return True
-        raise BrokerError(code, f"fetch of {partition}")
+        failure = BrokerError(code, f"fetch of {partition}")
+        if code not in STALE_METADATA and code not in _GO_ON:
+            raise failure
+        self._note(partition, failure.about, failure)
+        return True
 
     def _request(self, step: FetchStep) -> FetchRequest:
         settings = self._settings
