@@ -107,6 +107,7 @@ async def _produce(
     batcher = Batcher(cluster, producer, outcome.topic, BatchingSettings(compression=codec))
     clock = SystemClock()
     number = 0
+    outcome.is_reading = True
     try:
         async for some in _until(outcome.failed, read_lines(sys.stdin.buffer, longest_bytes)):
             now_ms = clock.wall_ms()
@@ -178,6 +179,8 @@ class _Outcome:
         self.topic = topic
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
+        self.is_reading = False
+        """Whether the input was looked at."""
         self.blank = 0
         """Blank lines, which make no records."""
         self._counts: dict[asyncio.Future[Produced], int] = {}
@@ -229,7 +232,7 @@ class _Outcome:
         lost = self._lost + sum(self._counts.values())
         if lost:
             click.echo(f"{_records(lost)} not written, or not known to be", err=True)
-        if not total and not lost:
+        if self.is_reading and not total and not lost:
             click.echo(f"no records written to {self.topic}: the input had none", err=True)
         if self.blank:
             click.echo("1 blank line left out" if self.blank == 1 else f"{self.blank} blank lines left out", err=True)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tidelog.client.waits import Wait, Waits
 
 TELL_AFTER_S = 2.0
+_OVER_AFTER_S = 2.5
+"""By then the next wait would have been told, if one had begun when the last one ended."""
 _AGAIN_AFTER_S = 10.0
 """Two causes may take turns; each is told again only so long after it was told."""
 _LOOK_S = 0.2
@@ -69,23 +71,40 @@ def error_text(failure: BaseException) -> str:
     from tidelog.client.errors import last_cause
 
     cause = last_cause(failure)
-    code = cause.code if isinstance(cause, TidelogError) else ErrorCode.NONE
-    parts = (_with_meaning(str(failure), cause), _HINTS.get(code))
+    parts = (_with_meaning(str(failure), cause), _hint(cause))
     return "; ".join(part for part in parts if part)
 
 
 def wait_text(wait: Wait) -> str:
+    """What is waited for, and why."""
+    cause = _cause_text(wait)
+    return cause if wait.what in cause else f"{wait.what}: {cause}"
+
+
+def _cause_text(wait: Wait) -> str:
+    """Why. If calls before have given up, what that had to do with time is left out."""
     from tidelog.client.errors import last_cause
 
-    told = str(wait.cause)
-    if wait.what not in told:
-        told = f"{wait.what}: {told}"
-    return _with_meaning(told, last_cause(wait.cause)) if isinstance(wait.cause, BaseException) else told
+    if isinstance(wait.cause, str):
+        return wait.cause
+    cause = last_cause(wait.cause)
+    return _with_meaning(str(cause), cause)
+
+
+def _hint(cause: BaseException | str) -> str | None:
+    """What to do about it. A cause in words is that a broker does not answer."""
+    from tidelog.client.errors import last_cause
+
+    if isinstance(cause, str):
+        return _ALIVE
+    cause = last_cause(cause)
+    return _HINTS.get(cause.code) if isinstance(cause, TidelogError) else None
 
 
 def _with_meaning(told: str, cause: BaseException) -> str:
+    """Where the broker itself says no more than a code, what that means is added."""
     meaning = _MEANINGS.get(cause.code) if isinstance(cause, TidelogError) else None
-    return told if meaning is None or meaning in told else f"{told}: {meaning}"
+    return told if meaning is None or getattr(cause, "message", None) else f"{told}: {meaning}"
 
 
 class Teller:
@@ -93,28 +112,36 @@ class Teller:
 
     def __init__(self) -> None:
         self._shown: str | None = None
+        """The cause that was told last; None while nothing is waited for."""
         self._shown_s = 0.0
         self._began_s = 0.0
+        self._ended_s: float | None = None
         self._told_s: dict[str, float] = {}
 
     def line(self, wait: Wait | None, now_s: float) -> str | None:
         """`wait` is what has kept the command for at least 2 s; None if nothing has."""
         if wait is None:
-            if self._shown is None:
-                return None
-            self._shown = None
-            return f"the wait is over, after {now_s - self._began_s:.0f} s"
+            return None if self._shown is None else self._over(now_s)
+        self._ended_s = None
         if self._shown is None:
             self._began_s = wait.since_s
-        text = wait_text(wait)
-        if text == self._shown or (self._shown is not None and not self._may_tell(text, now_s)):
+        cause = _cause_text(wait)
+        if cause == self._shown or (self._shown is not None and not self._may_tell(cause, now_s)):
             return None
-        self._shown, self._shown_s = text, now_s
-        self._told_s[text] = now_s
-        return f"waiting: {text}"
+        self._shown, self._shown_s = cause, now_s
+        self._told_s[cause] = now_s
+        return f"waiting: {wait_text(wait)}"
 
-    def _may_tell(self, text: str, now_s: float) -> bool:
-        told_s = self._told_s.get(text)
+    def _over(self, now_s: float) -> str | None:
+        if self._ended_s is None:
+            self._ended_s = now_s
+        if now_s - self._ended_s < _OVER_AFTER_S:
+            return None
+        self._shown = None
+        return f"the wait is over, after {self._ended_s - self._began_s:.0f} s"
+
+    def _may_tell(self, cause: str, now_s: float) -> bool:
+        told_s = self._told_s.get(cause)
         is_new = told_s is None or now_s - told_s >= _AGAIN_AFTER_S
         return is_new and now_s - self._shown_s >= TELL_AFTER_S
 
@@ -156,8 +183,7 @@ class Watch:
         told = f"gave up after {self._timeout_s:g} s (--timeout)"
         if wait is None:
             return told
-        hint = _HINTS.get(getattr(wait.cause, "code", ErrorCode.NETWORK_EXCEPTION))
-        return "; ".join(part for part in (f"{told}: {wait_text(wait)}", hint) if part)
+        return "; ".join(part for part in (f"{told}: {wait_text(wait)}", _hint(wait.cause)) if part)
 
     @property
     def gave_up(self) -> str | None:

@@ -159,6 +159,7 @@ class Cluster:
         began_s = loop.time()
         deadline_s = self.waits.sooner(began_s + patience_ms / 1000)
         failures, stale, waiting = 0, False, object()
+        self.waits.begins(waiting, about, began_s)
         try:
             while True:
                 try:

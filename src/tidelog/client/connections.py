@@ -55,7 +55,9 @@ class Connections:
 
     def _unanswered(self, address: Address) -> AbstractContextManager[None]:
         """Entered by whoever waits for the connection: one that is opened and not needed any more keeps nobody."""
-        return self._waits.unanswered(f"{address_text(address)} has not answered", asyncio.get_running_loop().time())
+        return self._waits.unanswered(
+            f"{address_text(address)} does not answer a new connection", asyncio.get_running_loop().time()
+        )
 
     async def _open_one(self, address: Address) -> Connection:
         host, port = address

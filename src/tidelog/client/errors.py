@@ -25,12 +25,12 @@ class DeadlineError(TidelogError):
     code = ErrorCode.REQUEST_TIMED_OUT
 
     @classmethod
-    def of(cls, about: str, patience_ms: float, last: BaseException | None, setting: str = "") -> DeadlineError:
-        """`setting` is the name of what limits the time, if a user can change it."""
+    def of(cls, about: str, patience_ms: float, last: BaseException | str | None, setting: str = "") -> DeadlineError:
+        """`last` is the failure before it, or what had not happened yet; `setting` limits the time, if one does."""
         limit = f" ({setting})" if setting else ""
         told = f"; last: {last}" if last is not None else ""
         error = cls(f"{about}: gave up after {patience_ms:.0f} ms{limit}{told}")
-        error.__cause__ = last
+        error.__cause__ = last if isinstance(last, BaseException) else None
         return error
 
 
@@ -65,11 +65,14 @@ class WrongClusterError(TidelogError):
 
 
 def unreachable(failures: Iterable[TidelogError]) -> TidelogError:
-    """One error for all addresses that were tried. It is retriable if one of them may answer later."""
+    """One error for all addresses that were tried. It is retriable if one of them may answer later.
+
+    It says the same whatever order they were tried in, so that it is told once.
+    """
     found = list(failures) or [CannotConnectError("no address of a broker is known")]
     if len(found) == 1:
         return found[0]
-    told = "; ".join(map(str, found))
+    told = "; ".join(sorted(map(str, found)))
     if any(isinstance(failure, ConnectionClosedError) for failure in found):
         return CannotConnectError(f"no broker can be reached: {told}")
     if all(isinstance(failure, WrongClusterError) for failure in found):

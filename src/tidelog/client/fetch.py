@@ -116,6 +116,7 @@ class Fetcher:
         """Fetch these no more. Answers that are already here are still handed out."""
         for partition in partitions:
             self._positions.pop(partition, None)
+            self._waits.over(partition)
 
     def close(self) -> None:
         for task in self._tasks.values():
@@ -136,10 +137,8 @@ class Fetcher:
             if key not in self._tasks:
                 work = self._find_leaders() if leader is None else self._fetch_from(leader)
                 self._tasks[key] = self._loop.create_task(work)
-        if leaderless is None:
-            self._waits.over(NO_BROKER)
-        else:
-            self._note(NO_BROKER, f"fetch of {leaderless}", self._why_leaderless(leaderless))
+        if leaderless is not None:
+            self._note(leaderless, f"fetch of {leaderless}", self._why_leaderless(leaderless))
 
     async def _fetch_from(self, broker: BrokerId) -> None:
         session = self._sessions.setdefault(broker, FetchSession())

@@ -460,8 +460,9 @@ class Producer:
         self._give_up(queue, batch, self._overdue(queue, None))
 
     def _overdue(self, queue: PartitionQueue, failure: BaseException | None) -> DeadlineError:
-        """`failure` is the answer that came too late, if one came; else the one before is the cause."""
-        last = failure or self._waits.last(queue.partition)
+        """`failure` is the answer that came too late, if one came; else the cause is the one before, or the silence."""
+        silence = self._cluster.waits.longest(self._loop.time(), 0.0)
+        last = failure or self._waits.last(queue.partition) or (silence.cause if silence is not None else None)
         about = f"produce to {queue.partition}"
         return DeadlineError.of(about, self._delivery_timeout_ms, last, "delivery.timeout.ms")
 

@@ -21,7 +21,7 @@ class Wait(NamedTuple):
     what: str
     """As error messages begin: `topic orders`. Empty if the cause says it all."""
     cause: BaseException | str
-    """The last failure, or what has not happened yet."""
+    """The last failure, or what has not happened yet. Empty while the first attempt is under way."""
     since_s: float
     """On the loop's clock: when the first attempt began."""
 
@@ -35,20 +35,24 @@ class Waits:
     def __init__(self) -> None:
         self.deadline_s: float | None = None
         """When all calls of the client end at the latest; None: each call has only a time of its own."""
-        self._failed: dict[Hashable, Wait] = {}
+        self._begun: dict[Hashable, Wait] = {}
         self._unanswered: dict[int, Wait] = {}
         self._numbers = count()
 
     # What the client core notes
 
+    def begins(self, key: Hashable, what: str, now_s: float) -> None:
+        """The first attempt begins."""
+        self._begun[key] = Wait(what, "", now_s)
+
     def failed(self, key: Hashable, what: str, cause: BaseException | str, since_s: float) -> None:
         """It failed, or has not happened, and is tried again. The first call for a key says since when."""
-        before = self._failed.get(key)
-        self._failed[key] = Wait(what, cause, since_s if before is None else before.since_s)
+        before = self._begun.get(key)
+        self._begun[key] = Wait(what, cause, since_s if before is None else before.since_s)
 
     def over(self, key: Hashable) -> None:
         """It succeeded, or is not tried again. The key need not be known."""
-        self._failed.pop(key, None)
+        self._begun.pop(key, None)
 
     @contextmanager
     def unanswered(self, cause: str, now_s: float) -> Iterator[None]:
@@ -87,11 +91,12 @@ class Waits:
 
         A broker that has not answered for so long is a newer cause than the failure before it.
         """
-        failed = _oldest(self._failed, now_s - at_least_s)
-        unanswered = _oldest(self._unanswered, now_s - at_least_s)
-        if failed is None or unanswered is None:
-            return failed or unanswered
-        return Wait(failed.what, unanswered.cause, min(failed.since_s, unanswered.since_s))
+        began_by_s = now_s - at_least_s
+        begun = _oldest(self._begun.values(), began_by_s)
+        unanswered = _oldest(self._unanswered.values(), began_by_s)
+        if begun is None or unanswered is None:
+            return unanswered or _oldest((wait for wait in self._begun.values() if wait.cause), began_by_s)
+        return Wait(begun.what, unanswered.cause, min(begun.since_s, unanswered.since_s))
 
 
 class OwnWaits:
@@ -124,6 +129,6 @@ class OwnWaits:
         self.all_over(list(self._causes))
 
 
-def _oldest(waits: dict[Hashable, Wait] | dict[int, Wait], began_by_s: float) -> Wait | None:
-    oldest = min(waits.values(), key=lambda wait: wait.since_s, default=None)
+def _oldest(waits: Iterable[Wait], began_by_s: float) -> Wait | None:
+    oldest = min(waits, key=lambda wait: wait.since_s, default=None)
     return oldest if oldest is not None and oldest.since_s <= began_by_s else None
