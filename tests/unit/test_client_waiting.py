@@ -1,4 +1,4 @@
-"""What the client core notes in `Cluster.waits` while brokers refuse, are silent, or lead nothing; it prints nothing."""
+"""What the client core notes in `Cluster.waits` while brokers refuse, are silent or lead nothing; it prints nothing."""
 
 from __future__ import annotations
 

@@ -62,9 +62,10 @@ def test_the_waits_of_one_reader_end_with_it_and_leave_those_of_others() -> None
 
 def test_a_deadline_of_all_calls_bounds_each_and_leaves_the_last_one_a_second() -> None:
     waits = Waits()
-    assert (waits.sooner(60.0), waits.patience_ms(30_000, 0.0)) == (60.0, 30_000)
-    waits.deadline_s = 10.0
-    assert (waits.sooner(60.0), waits.sooner(5.0)) == (10.0, 5.0)
+    assert (waits.bounds(60_000, 1.0), waits.patience_ms(30_000, 0.0)) == ((61.0, 60_000), 30_000)
+    waits.end_all(9_000, 1.0)
+    assert waits.bounds(60_000, 2.0) == (10.0, 9_000)
+    assert waits.bounds(5_000, 2.0) == (7.0, 5_000)
     assert waits.patience_ms(30_000, 4.0) == 6_000
     assert waits.patience_ms(30_000, 9.9) == 1_000
     assert waits.patience_ms(500, 9.9) == 500

@@ -100,7 +100,7 @@ def on_cluster(bootstrap: list[Address], work: Callable[[Cluster], Awaitable[T]]
 
     async def main() -> T:
         if timeout_s is not None and ends is Ends.AS_A_WHOLE:
-            waits.deadline_s = asyncio.get_running_loop().time() + timeout_s
+            waits.end_all(timeout_s * 1000, asyncio.get_running_loop().time())
         async with asyncio.timeout(None) as limit:
             watching = asyncio.create_task(watch.run(limit))
             try:

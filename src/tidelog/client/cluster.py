@@ -157,7 +157,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         patience_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         began_s = loop.time()
-        deadline_s = self.waits.sooner(began_s + patience_ms / 1000)
+        deadline_s, told_ms = self.waits.bounds(patience_ms, began_s)
         failures, stale, waiting = 0, False, object()
         self.waits.begins(waiting, about, began_s)
         try:
@@ -174,7 +174,7 @@ class Cluster:
                         raise
                     rest_s = self.settings.backoff_s(failures, self.random)
                     if loop.time() + rest_s > deadline_s:
-                        raise DeadlineError.of(about, (deadline_s - began_s) * 1000, failure) from failure
+                        raise DeadlineError.of(about, told_ms, failure) from failure
                     stale = stale or code in STALE_METADATA
                     self.waits.failed(waiting, about, failure, began_s)
                 await asyncio.sleep(rest_s)

@@ -35,6 +35,7 @@ class Waits:
     def __init__(self) -> None:
         self.deadline_s: float | None = None
         """When all calls of the client end at the latest; None: each call has only a time of its own."""
+        self._timeout_ms = 0.0
         self._begun: dict[Hashable, Wait] = {}
         self._unanswered: dict[int, Wait] = {}
         self._numbers = count()
@@ -74,9 +75,17 @@ class Waits:
 
     # The deadline of all calls
 
-    def sooner(self, deadline_s: float) -> float:
-        """This deadline, or the one of all calls if that comes before."""
-        return deadline_s if self.deadline_s is None else min(deadline_s, self.deadline_s)
+    def end_all(self, timeout_ms: float, now_s: float) -> None:
+        """All calls of the client end so long from now."""
+        self.deadline_s = now_s + timeout_ms / 1000
+        self._timeout_ms = timeout_ms
+
+    def bounds(self, timeout_ms: float, now_s: float) -> tuple[float, float]:
+        """When a call ends that begins now and may take so long; and how long, in ms, whoever set the limit said."""
+        deadline_s = now_s + timeout_ms / 1000
+        if self.deadline_s is None or deadline_s <= self.deadline_s:
+            return deadline_s, timeout_ms
+        return self.deadline_s, self._timeout_ms
 
     def patience_ms(self, timeout_ms: float, now_s: float) -> float:
         """How long to wait for one answer, which would be `timeout_ms` without the deadline of all calls."""
