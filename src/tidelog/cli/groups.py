@@ -186,12 +186,14 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
 @bootstrap_option
 def export(names: tuple[str, ...], chosen: list[Chosen] | None, bootstrap: list[Address]) -> None:
     """Print what a group has committed as CSV: topic,partition,offset, for `reset-offsets --from-file`."""
+    from tidelog.client.coordinators import learn_group_partitions
     from tidelog.client.group_offsets import committed_offsets
     from tidelog.client.group_reset import chosen_partitions
 
     group = one_group(names)
 
     async def work(cluster: Cluster) -> list[tuple[str, int, int]]:
+        await learn_group_partitions(cluster)
         committed = await committed_offsets(cluster, group)
         partitions = await chosen_partitions(cluster, chosen, committed)
         return [(*partition, committed[partition].offset) for partition in partitions if partition in committed]

@@ -1,7 +1,8 @@
 """Requests about groups: each goes to the broker that coordinates its group, which is found first and may move.
 
 The coordinator of a group is the leader of its partition of __consumer_offsets. If it cannot be reached, the error
-names that partition: it is what a user has to bring back.
+names that partition, for it is what a user has to bring back: once the partitions are known (`learn_group_partitions`).
+A member does not ask for them.
 """
 
 from __future__ import annotations
@@ -48,12 +49,18 @@ async def find_coordinators_once(cluster: Cluster, groups: Sequence[str]) -> dic
 
 
 async def _without_coordinator(cluster: Cluster, group: str, message: str | None) -> BrokerError:
-    """Why, with the name of the partition if that has no leader."""
-    offline = await offline_partitions(cluster)
-    for partition in await _partitions_of(cluster, [group]):
-        if partition in offline:
+    """Why, with the name of the partition if that is known and has no leader."""
+    for partition in _partitions_of(cluster, [group]):
+        if partition in await offline_partitions(cluster):
             message = f"{partition} is offline: it has no leader"
     return BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"coordinator of group {group}", message)
+
+
+async def learn_group_partitions(cluster: Cluster) -> None:
+    """So that errors can name them. If that fails, the call that follows fails as well, and says why."""
+    if GROUP_OFFSETS_TOPIC not in cluster.metadata.topics:
+        with suppress(TidelogError):
+            await cluster.refresh_once([GROUP_OFFSETS_TOPIC])
 
 
 async def offline_partitions(cluster: Cluster) -> list[TopicPartition]:
@@ -72,11 +79,8 @@ def _group_partitions(cluster: Cluster) -> list[TopicPartition]:
     return [] if topic is None else [TopicPartition(topic.name, number) for number in topic.partitions]
 
 
-async def _partitions_of(cluster: Cluster, groups: Iterable[str]) -> list[TopicPartition]:
-    """Of __consumer_offsets, where these groups are kept; empty if that cannot be found out."""
-    if GROUP_OFFSETS_TOPIC not in cluster.metadata.topics:
-        with suppress(TidelogError):
-            await cluster.refresh_once([GROUP_OFFSETS_TOPIC])
+def _partitions_of(cluster: Cluster, groups: Iterable[str]) -> list[TopicPartition]:
+    """Of __consumer_offsets, where these groups are kept; empty if the partitions are not known."""
     count = len(_group_partitions(cluster))
     numbers = sorted({partition_of(group, count) for group in groups}) if count else []
     return [TopicPartition(GROUP_OFFSETS_TOPIC, number) for number in numbers]
@@ -111,7 +115,7 @@ async def call_coordinators(
         try:
             response = await cluster.call(build(of_coordinator), to=coordinator, versions=versions)
         except ConnectionClosedError as failure:
-            return [CoordinatorError(failure, await _partitions_of(cluster, of_coordinator))]
+            return [CoordinatorError(failure, _partitions_of(cluster, of_coordinator))]
         except TidelogError as failure:
             return [failure]
         failures: list[TidelogError] = []

@@ -11,24 +11,23 @@ from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import STALE_METADATA, BrokerError, UnknownTopicError, check
-from tidelog.client.fetch_session import FetchSession, FetchStep, Wanted
+from tidelog.client.fetch_request import DEFAULT_FETCH, FetchSettings, fetch_request
+from tidelog.client.fetch_session import FetchSession, Wanted
 from tidelog.client.metadata import NO_BROKER
-from tidelog.client.offsets import Isolation, list_offsets
+from tidelog.client.offsets import list_offsets
 from tidelog.client.waits import OwnWaits
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.records.header import headers
 from tidelog.types import BrokerId, Buffer, Offset, TopicPartition
 from tidelog.wire.messages.fetch import (
     AbortedTransaction,
-    FetchPartition,
-    FetchRequest,
-    FetchRequestForgottenTopic,
     FetchResponse,
     FetchResponsePartitionData,
-    FetchTopic,
 )
 from tidelog.wire.uuids import ZERO_UUID
 from tidelog.wire.versions import Versions
+
+__all__ = ["DEFAULT_FETCH", "FetchSettings", "Fetched", "Fetcher"]
 
 _BY_NAME = Versions(4, 12)
 _BY_ID = Versions(4, 17)
@@ -36,21 +35,6 @@ _ANSWERS_AHEAD = 2
 _METADATA = "metadata"
 """The key of a reader's wait for it."""
 _GO_ON = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.FENCED_LEADER_EPOCH)
-
-
-class FetchSettings(NamedTuple):
-    """By Kafka's names and defaults."""
-
-    fetch_max_wait_ms: int = 500
-    fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 50 * 1024 * 1024
-    max_partition_fetch_bytes: int = 1024 * 1024
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
-    out_of_range: int | None = None
-    """Where to go on if a position is outside of the log: EARLIEST, LATEST, or None: that is an error."""
-
-
-DEFAULT_FETCH = FetchSettings()
 
 
 class Fetched(NamedTuple):
@@ -225,7 +209,7 @@ class Fetcher:
 
     async def _fetch_once(self, broker: BrokerId, session: FetchSession, wanted: dict[TopicPartition, Wanted]) -> None:
         by_id = all(want.topic_id != ZERO_UUID for want in wanted.values())
-        request = self._request(session.step(wanted))
+        request = fetch_request(session.step(wanted), self._settings)
         patience_ms = self._settings.fetch_max_wait_ms + self._cluster.settings.request_timeout_ms
         response: FetchResponse = await self._cluster.call(
             request, to=broker, versions=_BY_ID if by_id else _BY_NAME, timeout_ms=patience_ms
@@ -286,35 +270,3 @@ class Fetcher:
             raise failure
         self._note(partition, failure.about, failure)
         return True
-
-    def _request(self, step: FetchStep) -> FetchRequest:
-        settings = self._settings
-        topics: dict[str, FetchTopic] = {}
-        for (name, number), want in step.changed.items():
-            topic = topics.setdefault(name, FetchTopic(topic=name, topic_id=want.topic_id, partitions=[]))
-            topic.partitions.append(
-                FetchPartition(
-                    partition=number,
-                    current_leader_epoch=want.leader_epoch,
-                    fetch_offset=want.fetch_offset,
-                    partition_max_bytes=settings.max_partition_fetch_bytes,
-                )
-            )
-        forgotten: dict[bytes | str, FetchRequestForgottenTopic] = {}
-        for (name, number), before in step.forgotten.items():
-            topic_id = before.topic_id
-            gone = forgotten.setdefault(
-                topic_id if topic_id != ZERO_UUID else name,
-                FetchRequestForgottenTopic(topic=name, topic_id=topic_id, partitions=[]),
-            )
-            gone.partitions.append(number)
-        return FetchRequest(
-            max_wait_ms=settings.fetch_max_wait_ms,
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_max_bytes,
-            isolation_level=settings.isolation,
-            session_id=step.session_id,
-            session_epoch=step.session_epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
-        )

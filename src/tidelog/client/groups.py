@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from tidelog.client.coordinators import call_coordinators, find_coordinators, led_partitions, offline_partitions
+from tidelog.client.coordinators import (
+    call_coordinators,
+    find_coordinators,
+    learn_group_partitions,
+    led_partitions,
+    offline_partitions,
+)
 from tidelog.client.errors import BrokerError, CoordinatorError, check
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import ConnectionClosedError
@@ -119,6 +125,7 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = (), types: Se
 async def describe_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, GroupDescription]:
     """By group, in the order asked for; what does not exist is Dead."""
     asked = list(dict.fromkeys(groups))
+    await learn_group_partitions(cluster)
     coordinators = await find_coordinators(cluster, asked)
 
     def read(response: DescribeGroupsResponse) -> Iterator[tuple[str, int, GroupDescription]]:
@@ -166,6 +173,7 @@ async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, Br
             again = error_code(one.error_code).retriable
             yield one.group_id, one.error_code if again else ErrorCode.NONE, failure
 
+    await learn_group_partitions(cluster)
     return await call_coordinators(
         cluster, groups, lambda some: DeleteGroupsRequest(groups_names=list(some)), read, "deleting group"
     )
