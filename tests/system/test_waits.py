@@ -166,7 +166,7 @@ class Shell:
     def groups_of(self, broker: int) -> tuple[list[str], list[str]]:
         """The groups that it coordinates, and the partitions of __consumer_offsets that they are in."""
         rows = [json.loads(line) for line in self.run("groups list --json").splitlines()]
-        groups = [row["group"] for row in rows if row["coordinator"] == broker]
+        groups = [row["group"] for row in rows if row["coordinator"] == broker and row["group"] in GROUPS]
         assert len(groups) == len(GROUPS) // len(BROKERS), rows
         return groups, [f"__consumer_offsets-{partition_of(group, len(GROUPS))}" for group in groups]
 
