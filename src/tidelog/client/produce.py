@@ -222,9 +222,13 @@ class Producer:
         if self._acks == 0:
             future.add_done_callback(lambda posted: self._posts.note(connection, posted))
         number = self._cluster.waits.asked(self._unanswered(connection), self._loop.time())
-        future.add_done_callback(lambda _: self._cluster.waits.answered(number))
         link.requests += 1
-        future.add_done_callback(lambda answer: self._answered(link, sent, names, answer))
+
+        def done(answer: asyncio.Future[Any]) -> None:
+            self._cluster.waits.answered(number)
+            self._answered(link, sent, names, answer)
+
+        future.add_done_callback(done)
 
     def _unanswered(self, connection: Connection) -> str:
         waits_for = "all in-sync replicas to copy the records" if self._acks == ALL else ""
