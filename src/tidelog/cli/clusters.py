@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli import log_directories
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def command() -> None:
 
 @command.command()
 @json_option
+@call_timeout_option
 @bootstrap_option
 def describe(as_json: bool, bootstrap: list[Address]) -> None:
     """Show the brokers, partitions that lack replicas or a leader, strays, and log directories that failed.

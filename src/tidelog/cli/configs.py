@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, key_values, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, key_values, on_cluster
 from tidelog.cli.commands import INT32
 from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
@@ -55,6 +55,7 @@ def command() -> None:
 @_resource_options
 @click.option("--all", "show_all", is_flag=True, help="Also what was not set here but comes from below.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def describe(
     names: tuple[str, ...],
@@ -97,6 +98,7 @@ def describe(
 @command.command()
 @click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...", callback=key_values)
 @_resource_options
+@call_timeout_option
 @bootstrap_option
 def alter(
     changes: dict[str, str], topic: str | None, broker: int | None, broker_default: bool, bootstrap: list[Address]
@@ -108,6 +110,7 @@ def alter(
 @command.command()
 @click.argument("names", nargs=-1, required=True)
 @_resource_options
+@call_timeout_option
 @bootstrap_option
 def delete(
     names: tuple[str, ...], topic: str | None, broker: int | None, broker_default: bool, bootstrap: list[Address]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, on_cluster, timeout_option
 from tidelog.cli.commands import INT32, OFFSET
 from tidelog.cli.completion import group_names, topic_names
 from tidelog.cli.since import parse_since
+from tidelog.cli.waiting import Ends
 
 if TYPE_CHECKING:
     from tidelog.cli.reading import Start
@@ -71,6 +72,9 @@ def _parse_regex(ctx: click.Context, parameter: click.Parameter, text: str | Non
 )
 @click.option("--raw", is_flag=True, help="Send all bytes to a terminal as they are; else control bytes are escaped.")
 @click.option("--isolation", type=click.Choice(_ISOLATION), default="read_uncommitted", show_default=True)
+@timeout_option(
+    "Give up after waiting so long for a broker or a leader, not for records. By default --follow never does."
+)
 @bootstrap_option
 def command(
     topics: tuple[str, ...],
@@ -122,7 +126,7 @@ def command(
         else:
             await reading.run(names, partitions, start)
 
-    on_cluster(bootstrap, work)
+    on_cluster(bootstrap, work, Ends.AFTER_A_WAIT)
 
 
 def _check_group(group: str, has_partitions: bool, offset: str | int | None, since: str | None, has_end: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.commands import INT32
 from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--partition", "numbers", multiple=True, type=INT32, help="May be given again.")
 @click.option("--all", "everywhere", is_flag=True, help="All partitions of the cluster.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def command(
     kind: str | None,

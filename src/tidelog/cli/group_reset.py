@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.commands import OFFSET, number
 from tidelog.cli.completion import group_names, topic_names
 from tidelog.cli.output import json_option, print_rows
@@ -181,6 +181,7 @@ def _way(way: Way, parse: Callable[[Any], Reset], help: str, **attributes: Any) 
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is only shown.")
 @click.option("--dry-run", is_flag=True, help="Only show the plan, which is the default.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 @click.pass_context
 def reset_offsets(

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.group_reset import group_options, one_group, reset_offsets, topic_options
 from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.waiting import error_text
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.cluster import Cluster
+    from tidelog.client.errors import DeadlineError
     from tidelog.client.group_lag import PartitionLag
-    from tidelog.client.groups import GroupDescription, GroupMember
+    from tidelog.client.groups import GroupDescription, GroupListing, GroupMember
     from tidelog.client.reset_plan import Chosen
 
     Described = list[tuple[GroupDescription, list[PartitionLag]]]
@@ -53,12 +55,11 @@ def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
 @click.option("--state", "states", metavar="STATE,...", callback=_some_of(STATES), help="Only groups in these states.")
 @click.option("--type", "types", metavar="TYPE,...", callback=_some_of(TYPES), help="Only groups of these types.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def list_(states: list[str], types: list[str], as_json: bool, bootstrap: list[Address]) -> None:
     """List all groups, with members or without."""
-    from tidelog.client.groups import list_groups
-
-    listed = on_cluster(bootstrap, lambda cluster: list_groups(cluster, states=states, types=types))
+    listed, failure = on_cluster(bootstrap, lambda cluster: _listed(cluster, states, types))
     rows = [
         {
             "group": one.group,
@@ -69,7 +70,26 @@ def list_(states: list[str], types: list[str], as_json: bool, bootstrap: list[Ad
         }
         for one in listed
     ]
-    print_rows(rows, as_json=as_json, empty="there are no such groups")
+    if rows or failure is None:
+        print_rows(rows, as_json=as_json, empty="there are no such groups")
+    if failure is not None:
+        raise click.ClickException(error_text(failure))
+
+
+async def _listed(
+    cluster: Cluster, states: list[str], types: list[str]
+) -> tuple[list[GroupListing], DeadlineError | None]:
+    """The groups, and the error if some have no coordinator: then the others are shown before it."""
+    from tidelog.client.errors import DeadlineError, last_cause
+    from tidelog.client.groups import GroupsOfflineError, list_groups
+
+    try:
+        return await list_groups(cluster, states=states, types=types), None
+    except DeadlineError as failure:
+        cause = last_cause(failure)
+        if not isinstance(cause, GroupsOfflineError):
+            raise
+        return cause.listed, failure
 
 
 @command.command()
@@ -86,6 +106,7 @@ def list_(states: list[str], types: list[str], as_json: bool, bootstrap: list[Ad
 )
 @click.option("--watch", "is_watch", is_flag=True, help="Show it anew every 2 seconds, until Ctrl-C.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def describe(
     names: tuple[str, ...],
@@ -166,6 +187,7 @@ async def _described(cluster: Cluster, names: tuple[str, ...], isolation: str) -
 @command.command()
 @group_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@call_timeout_option
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
     """Remove groups without members and all they have committed."""
@@ -185,15 +207,18 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
 @command.command()
 @group_options
 @topic_options
+@call_timeout_option
 @bootstrap_option
 def export(names: tuple[str, ...], chosen: list[Chosen] | None, bootstrap: list[Address]) -> None:
     """Print what a group has committed as CSV: topic,partition,offset, for `reset-offsets --from-file`."""
+    from tidelog.client.coordinators import learn_group_partitions
     from tidelog.client.group_offsets import committed_offsets
     from tidelog.client.group_reset import chosen_partitions
 
     group = one_group(names)
 
     async def work(cluster: Cluster) -> list[tuple[str, int, int]]:
+        await learn_group_partitions(cluster)
         committed = await committed_offsets(cluster, group)
         partitions = await chosen_partitions(cluster, chosen, committed)
         return [(*partition, committed[partition].offset) for partition in partitions if partition in committed]

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
-from tidelog.cli.commands import INT32, REPLICATION_FACTOR, SECONDS, number
+from tidelog.cli.cluster import bootstrap_option, given_timeout_s, on_cluster, timeout_option
+from tidelog.cli.commands import INT32, REPLICATION_FACTOR, number
 from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.plan_file import FORMAT, as_file, read_plan
 from tidelog.cli.replica_plan import Plan, spread, with_replicas
+from tidelog.cli.waiting import Ends
 from tidelog.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.cluster import Cluster
     from tidelog.client.errors import BrokerError
+
+_WAIT_S = 300.0
 
 
 def _broker_ids(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[BrokerId, ...] | None:
@@ -55,10 +58,10 @@ def _broker_ids(ctx: click.Context, parameter: click.Parameter, text: str | None
 @click.option("--generate", is_flag=True, help="Print the plan as JSON for --file, and what is now to standard error.")
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is only shown.")
 @click.option("--wait", is_flag=True, help="With --execute: return when the replicas have moved.")
-@click.option("--timeout", default=300.0, show_default=True, type=SECONDS, help="Seconds, for --wait.")
 @click.option("--list", "listing", is_flag=True, help="Show what is being moved.")
 @click.option("--cancel", is_flag=True, help="Call off what is being moved of --topic.")
 @json_option
+@timeout_option("Give up after so long. By default each call has 60 s, and --wait 300 s.")
 @bootstrap_option
 def command(
     topic: str | None,
@@ -71,7 +74,6 @@ def command(
     generate: bool,
     execute: bool,
     wait: bool,
-    timeout: float,
     listing: bool,
     cancel: bool,
     as_json: bool,
@@ -114,7 +116,7 @@ def command(
         if generate:
             _generate(planned, bootstrap)
         else:
-            _move(planned, execute, timeout if wait else None, as_json, bootstrap)
+            _move(planned, execute, wait, as_json, bootstrap)
 
 
 # The plan
@@ -151,11 +153,11 @@ async def _partitions(cluster: Cluster, topic: str, numbers: Iterable[int]) -> l
 def _move(
     planned: Callable[[Cluster], Awaitable[Plan]],
     execute: bool,
-    timeout_s: float | None,
+    wait: bool,
     as_json: bool,
     bootstrap: list[Address],
 ) -> None:
-    """Show the plan; carry it out if told so, and wait for its end if there is a time for that."""
+    """Show the plan; carry it out if told so, and wait for its end if told so."""
     from tidelog.client.leadership import alter_reassignments, wait_until_reassigned
 
     async def work(cluster: Cluster) -> bool:
@@ -169,12 +171,13 @@ def _move(
                 row["result"] = "begun" if results[partition] is None else str(results[partition])
         print_rows(rows.values(), as_json=as_json, empty="all partitions have these replicas already")
         begun = {partition: plan[partition] for partition, failure in results.items() if failure is None}
-        if timeout_s is not None and begun:
+        if wait and begun:
+            timeout_s = given_timeout_s() or _WAIT_S
             await wait_until_reassigned(cluster, begun, timeout_ms=timeout_s * 1000)
             click.echo(f"{len(begun)} partitions reassigned", err=True)
         return len(begun) == len(results)
 
-    is_done = on_cluster(bootstrap, work)
+    is_done = on_cluster(bootstrap, work, Ends.BY_ITSELF if wait else Ends.AS_A_WHOLE)
     if not execute:
         click.echo("this is the plan, nothing was changed; --execute carries it out", err=True)
     if not is_done:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli import log_directories
-from tidelog.cli.cluster import bootstrap_option, config_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, config_option, on_cluster
 from tidelog.cli.commands import COUNT, REPLICATION_FACTOR
 from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
@@ -47,6 +47,7 @@ command.add_command(trim)
 @config_option(help="A setting of the topic, such as retention.ms=60000; may be given again.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def create(
     name: str,
@@ -89,6 +90,7 @@ def create(
 @command.command("list")
 @click.option("--internal", is_flag=True, help="Show the topics too that the cluster keeps for itself.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
     """List all topics."""
@@ -102,6 +104,7 @@ def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
 @click.option("--watermarks", is_flag=True, help="Ask each replica for its log end offset and high watermark: LEO/HW.")
 @click.option("--sizes", is_flag=True, help="Ask each broker for the bytes of its replicas, and where they are.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def describe(names: tuple[str, ...], watermarks: bool, sizes: bool, as_json: bool, bootstrap: list[Address]) -> None:
     """Show the partitions and settings of topics, or of all of them."""
@@ -153,6 +156,7 @@ async def _sizes(cluster: Cluster) -> Sizes:
 @click.option("--partitions", type=COUNT, help="Grow to that many; a topic never shrinks.")
 @config_option(help="Set this; may be given again.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Back to the broker's value.")
+@call_timeout_option
 @bootstrap_option
 def alter(
     name: str, partitions: int | None, configs: dict[str, str], deleted: tuple[str, ...], bootstrap: list[Address]
@@ -178,6 +182,7 @@ def alter(
 @command.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@call_timeout_option
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
     """Remove topics and all that is in them."""
