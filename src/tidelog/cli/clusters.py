@@ -56,6 +56,7 @@ def describe(as_json: bool, bootstrap: list[Address]) -> None:
 
 @command.command("log-dirs")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def log_dirs(as_json: bool, bootstrap: list[Address]) -> None:
     """Show the log directories of the living brokers: how much they hold, and how much room their volumes have."""

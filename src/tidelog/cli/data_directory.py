@@ -83,10 +83,8 @@ class DataDirectory:
         if running is None:
             return f"another `tidelog up` has just used {self.path}; try again"
         where = f" on {running.bootstrap}" if running.brokers else ""
-        return (
-            f"process {running.process} runs the brokers of {self.path} already{where}; "
-            f"`tidelog down --data {self.path}` stops them"
-        )
+        advice = f"; `tidelog down --data {self.path}` stops them" if running.process > 0 else ""
+        return f"{process_text(running.process)} runs the brokers of {self.path} already{where}{advice}"
 
     def holder(self) -> int | None:
         """The process that runs the brokers; None if there is none. A process must not ask this of its own lock."""
@@ -141,7 +139,9 @@ class DataDirectory:
         supervisor = self.holder()
         files = (_BROKER_FILES.fullmatch(path.name) for path in self.path.glob("broker-*.properties"))
         found = [self.broker(int(match[1])) for match in files if match]
-        return tuple(sorted(broker for broker in found if broker is not None and _parent(broker.process) != supervisor))
+        return tuple(
+            sorted(broker for broker in found if broker is not None and _starter(broker.process) != supervisor)
+        )
 
     def broker(self, number: int) -> RunningBroker | None:
         """The broker that runs by this properties file; None if no process holds its log directory."""
@@ -154,7 +154,7 @@ class DataDirectory:
         except (OSError, ValueError, TidelogError):
             return None
         process = _lock_holder(Path(settings.get("log.dirs", "").split(",")[0].strip()) / LOCK)
-        if process is None or process <= 0:  # not positive: it cannot be seen from this container
+        if process is None:
             return None
         listener = settings.get("advertised.listeners", settings.get("listeners", "")).split(",")[0].strip()
         metrics = settings.get("tidelog.metrics.port", "-1")
@@ -178,11 +178,20 @@ class DataDirectory:
 
 
 def _lock_holder(path: Path) -> int | None:
-    """The process that holds a record lock on this file; None if there is none, or no such file."""
+    """The process that holds a record lock on this file; None if there is none, or no such file. Its id is not positive
+    if it runs in another container or on another machine.
+
+    Only to read the file is enough to ask, so other users can ask too. What cannot be found out is an error: who hears
+    that nothing runs may move or delete the directory.
+    """
     try:
-        asked = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
+        asked = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as failure:
+        raise click.ClickException(
+            f"it cannot be seen whether a process uses {path}: {failure.strerror}; ask as the user who runs it"
+        ) from failure
     try:
         wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, process = struct.unpack(_FLOCK, fcntl.fcntl(asked, fcntl.F_GETLK, wanted))
@@ -191,7 +200,15 @@ def _lock_holder(path: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else process
 
 
-def _parent(process: int) -> int | None:
+def process_text(process: int) -> str:
+    """As a message names it."""
+    return f"process {process}" if process > 0 else "a process outside of this container"
+
+
+def _starter(process: int) -> int | None:
+    """The parent of this process. If it runs elsewhere, it is taken for a child of the `up` that runs elsewhere."""
+    if process <= 0:
+        return process
     with contextlib.suppress(OSError, ValueError, IndexError):
         after_name = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(after_name[1])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.data_directory import process_text
 from tidelog.cli.output import json_option, print_json, print_rows
 from tidelog.cli.up import data_option
 
@@ -43,7 +44,7 @@ def command(data: str, as_json: bool) -> None:
         print_json({"running": True, "data": str(directory.path), **told, "bootstrap": bootstrap, "brokers": rows})
     elif not rows:
         assert running is not None
-        click.echo(f"process {running.process} is starting or stopping the brokers of {directory.path}")
+        click.echo(f"{process_text(running.process)} is starting or stopping the brokers of {directory.path}")
     else:
         print_rows(rows, as_json=False, title=f"{directory.path}  {_who_runs(running)}\nbootstrap {bootstrap}")
     is_whole = all(row["runs"] for row in rows) and (supervised or len(rows) >= known)
@@ -54,11 +55,13 @@ def _who_runs(running: Running | None) -> str:
     if running is None:
         return "without `tidelog up`"
     if not running.brokers:
-        return f"process {running.process} is starting or stopping brokers"
-    return f"process {running.process}  since {running.since}"
+        return f"{process_text(running.process)} is starting or stopping brokers"
+    return f"{process_text(running.process)}  since {running.since}"
 
 
 def _runs(process: int) -> bool:
+    if process <= 0:  # it has its lock, and cannot be asked from this container
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:

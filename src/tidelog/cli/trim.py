@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.commands import INT32, OFFSET
 from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
@@ -37,6 +37,7 @@ class Cut(NamedTuple):
 @click.option("--all", "everything", is_flag=True, help="Delete all records that are there now; the topic stays.")
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is only shown.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def trim(
     name: str,

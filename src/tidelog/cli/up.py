@@ -103,7 +103,7 @@ def command(
       tidelog up --brokers 3 --data ci --port 0    three brokers on free ports
       tidelog up --detach; tidelog status; tidelog down
     """
-    from tidelog.cli.data_directory import DataDirectory
+    from tidelog.cli.data_directory import DataDirectory, process_text
     from tidelog.cli.supervisor import Supervisor
 
     given = _check(port, host, advertise, settings, zookeeper)
@@ -115,7 +115,7 @@ def command(
     by_hand = directory.by_hand()
     if by_hand:
         raise click.ClickException(
-            f"broker {by_hand[0].broker} of {directory.path} runs already, as process {by_hand[0].process}; "
+            f"broker {by_hand[0].broker} of {directory.path} runs already, as {process_text(by_hand[0].process)}; "
             f"`tidelog down --data {directory.path}` stops it"
         )
     directory.lock()
