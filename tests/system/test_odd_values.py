@@ -80,6 +80,9 @@ TEXTS = (
 WAITING = {"--follow", "--wait", "--watch", "--step"}
 """Options that say to wait for what may never come."""
 
+TIMES = ("0.1", "0", "-1", "nan", "inf", "1e400", "x", "")
+"""For --timeout: a command waits as long as it says for somebody to listen."""
+
 RECORDS = (b"", b"\n\n", b"\xff\xfe\n", b"a\x00b\n", b'{"value": 1}\n', b"[" * 5000 + b"\n", b'{"value": "\\ud800"}\n')
 
 ANSWERS = (b"", b"y\n", b"n\n", b"x\n" * 3)
@@ -126,6 +129,8 @@ class Odd:
             return str(self.random.choice(list(param.type.choices)))
         if isinstance(param.type, click.Path) and self.random.random() < 0.8:
             return self.random.choice(self._paths)
+        if param.name == "timeout" or "--timeout" in param.opts:
+            return self.random.choice(TIMES)
         if self.random.random() < 0.3:
             return "orders"
         if self.random.random() < 0.3:

@@ -191,7 +191,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
         cluster.create("strict", [[LEADER, FOLLOWER]], min_insync_replicas="2")
         shell = Shell(cluster, tmp_path_factory.mktemp("commands"))
         for group in GROUPS:
-            shell.run(f"groups reset-offsets {group} --topic orders --to-earliest --execute")
+            shell.run(f"groups reset-offsets {group} --topic orders --to-earliest --new-group --execute")
         yield cluster
     finally:
         for number in BROKERS:

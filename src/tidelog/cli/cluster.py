@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tidelog.cli.commands import shortened
+from tidelog.cli.commands import Seconds, shortened
 from tidelog.cli.waiting import Ends, Watch, error_text
 from tidelog.client.addresses import Address, address_text, parse_bootstrap
 from tidelog.errors import TidelogError
@@ -73,7 +73,7 @@ def timeout_option(help: str) -> Callable[[F], F]:
     return click.option(
         "--timeout",
         metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min_open=True),
         callback=_keep_timeout,
         expose_value=False,
         help=help,

@@ -36,8 +36,8 @@ _LONGEST_WAIT_S = 366 * 24 * 3600
 class Seconds(click.FloatRange):
     """How long to wait. `nan`, which no comparison ends, is refused, and so is more than a year."""
 
-    def __init__(self) -> None:
-        super().__init__(min=0, max=_LONGEST_WAIT_S)
+    def __init__(self, *, min_open: bool = False) -> None:
+        super().__init__(min=0, max=_LONGEST_WAIT_S, min_open=min_open)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)

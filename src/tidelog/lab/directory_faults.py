@@ -18,7 +18,7 @@ from tidelog.lab.broker import KilledWhileStartingError, LabBroker
 from tidelog.lab.cluster import SESSION_MS, LabCluster
 from tidelog.lab.power import PowerLosses
 from tidelog.lab.store import EmbeddedStore
-from tidelog.types import BrokerId
+from tidelog.types import NO_EPOCH, BrokerId
 
 DIRECTORY_FAULTS = ("left out directory", "put back directory", "failed start")
 _USED_S = 6.0
@@ -96,11 +96,10 @@ class DirectoryFaults:
             return
         self._before_start()
         one.kill()
-        path = nodes.broker_path(number)
         with contextlib.suppress(TidelogError):
             other = await store.connect(SESSION_MS)
             try:
-                await self._take_id(other.multi, path)
+                await self._take_id(other.multi, number)
                 if one.host.process is None:  # another saboteur may have started it meanwhile
                     await one.start()
             except KilledWhileStartingError:
@@ -116,11 +115,14 @@ class DirectoryFaults:
             await self._means.pause(1.0)
             await self._means.start(number)
 
-    async def _take_id(self, multi: Callable[[list[Op]], Awaitable[object]], path: str) -> None:
+    async def _take_id(self, multi: Callable[[list[Op]], Awaitable[object]], number: BrokerId) -> None:
+        """The other process has not this broker's logs, and so does not say that it is intact."""
+        path = nodes.broker_path(number)
         try:
-            data = self._cluster.store.tree.get(path).data
+            registration = nodes.decode_broker(number, self._cluster.store.tree.get(path).data)
         except NoNodeError:
             return
+        data = nodes.encode_broker(registration._replace(intact_since=NO_EPOCH, last_epoch=NO_EPOCH), 0)
         with contextlib.suppress(NoNodeError, NodeExistsError):
             await multi([Delete(path), Create(path, data, ephemeral=True)])
 

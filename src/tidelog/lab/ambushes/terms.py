@@ -39,7 +39,9 @@ async def _lead_in_between(scene: Scene) -> None:
             network.cut(*link)
         if await _is_ahead(scene, last, between, index) and await _led(scene, first, between, last, index, writers):
             await scene.start(first)
-            if await scene.until(lambda: _is_committed(scene, last, index), 2 * _PATIENCE_S):
+            is_committed = await scene.until(lambda: _is_committed(scene, last, index), 2 * _PATIENCE_S)
+            # If a controller went dark, the one in between could be the next, and could not reach those that start.
+            if is_committed and cluster.controller not in (first, last):
                 await scene.pause(_ANSWER_S, _ANSWER_S / 2)
                 scene.note("led in between", f"b{between}")
                 for number in (first, last):
