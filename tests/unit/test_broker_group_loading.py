@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import PRODUCE_BY_NAME, Kit, produce_request, run
+from tests.brokerkit import FETCH, PRODUCE_BY_NAME, Kit, follower_request, produce_request, run
 from tests.memberkit import GROUP, MemberKit, ready
 from tests.unit.test_broker_groups import ONE
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
@@ -30,6 +30,7 @@ from tidelog.wire.messages.groups import DescribeGroupsResponse, ListGroupsReque
 from tidelog.wire.stored import encode_key, encode_versioned
 
 PARTITION = partition_of(GROUP, 5)
+EPOCH_OF_FOLLOWER = 700
 BAD_RECORDS = "tidelog_group_shard_bad_records_total"
 FAILURES = "tidelog_group_shard_load_failures_total"
 
@@ -253,6 +254,34 @@ def test_edge_38_a_load_that_fails_is_logged_and_tried_again(
         await eventually(lambda: shards[PARTITION].is_active, 40)
         assert await MemberKit(kit).committed() == 7
         assert await _listed(kit) == (ErrorCode.NONE, sorted([GROUP, other]))
+
+    run(story, **ONE)
+
+
+def test_a_coordinator_that_no_follower_follows_answers_no_reader() -> None:
+    """The request that made it leader came late, and another one leads by now: its log is empty, and all of an empty
+    log is committed. What members would be told is that the group has no offsets (seed 8474)."""
+
+    async def story(kit: Kit) -> None:
+        await ready(kit)
+        member = MemberKit(kit)
+        name, index = GROUP_OFFSETS_TOPIC, PARTITION
+        assert await kit.lead_and_isr(name, index, leader=2, isr=[1, 2]) == 0
+        assert await kit.lead_and_isr(name, index, isr=[1, 2]) == 0
+        kit.registered(2, EPOCH_OF_FOLLOWER)
+        await asyncio.sleep(5)
+        assert await member.committed() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        partition = kit.partition(name, index)
+        ask = follower_request(
+            partition.topic_id,
+            {index: partition.log.log_end_offset},
+            follower=2,
+            broker_epoch=EPOCH_OF_FOLLOWER,
+            current_leader_epoch=partition.leader_epoch,
+        )
+        await kit.call(ask, FETCH)
+        await eventually(lambda: kit.broker.groups.shards[index].is_active)
+        assert await member.committed() == -1
 
     run(story, **ONE)
 

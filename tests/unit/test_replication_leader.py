@@ -76,6 +76,18 @@ def test_on_becoming_leader_nothing_is_known_of_the_others():
     assert one.high_watermark == 4
 
 
+def test_a_leader_is_followed_when_each_member_of_the_isr_has_fetched_in_its_term():
+    one = leader([1, 2, 3])
+    assert not one.is_followed
+    fetch(one, 2, 0)
+    assert not one.is_followed
+    fetch(one, 3, 0)
+    assert one.is_followed
+    one.isr_changed([1], now_ms=0)
+    assert one.is_followed
+    assert leader([1]).is_followed
+
+
 def test_alone_in_the_isr_all_that_is_written_is_committed():
     one = leader([1])
     assert one.advance(0)

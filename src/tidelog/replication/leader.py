@@ -202,6 +202,16 @@ class Leader:
         self._min_insync_replicas = min_insync_replicas
         self.needed_replicas = min(min_insync_replicas, len(self.replicas))
 
+    @property
+    def is_followed(self) -> bool:
+        """Every member of the ISR has fetched in this term. So each of them took this replica for the leader then, and
+        none had heard of a later one."""
+        return all(
+            (remote := self.remotes.get(replica)) is not None and remote.log_end_offset != UNKNOWN_OFFSET
+            for replica in self.isr
+            if replica != self._broker_id
+        )
+
     def has_enough_replicas(self) -> bool:
         """Whether acks=all may be promised (S3.2)."""
         return len(self.isr) >= self.needed_replicas

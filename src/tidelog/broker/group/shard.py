@@ -44,6 +44,8 @@ ANSWERS_AT_ONCE = 100
 _FEW_ANSWERS = 10
 """These are given in any case."""
 _FIRST_REST_S = 0.1
+_LOOK_EVERY_S = 0.05
+"""Whether the followers have come."""
 _LONGEST_REST_S = 30.0
 """A load that failed is tried again after a rest, which doubles up to this."""
 
@@ -242,7 +244,13 @@ class GroupShard:
         return count, bad
 
     async def _committed(self, end: Offset) -> None:
-        """What an earlier leader wrote and nobody else has could still be lost: nothing is told before it cannot."""
+        """What an earlier leader wrote and nobody else has could still be lost: nothing is told before it cannot.
+
+        And what is here may be all committed and yet too little: the request that made this broker leader may come
+        late, when another one leads already. Then its followers do not follow it.
+        """
+        while (leader := self._partition.leader) is not None and not leader.is_followed:
+            await asyncio.sleep(_LOOK_EVERY_S)
         if self._partition.is_committed(end):
             return
         told: asyncio.Future[ErrorCode] = self._loop.create_future()
