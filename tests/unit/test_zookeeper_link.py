@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 
+import pytest
+
 from tests.processkit import free_port
 from tidelog.coordination.zookeeper_link import Link
 from tidelog.host.clock import SystemClock
@@ -63,10 +65,12 @@ def seconds_until_connected(away_s: float, silent: int) -> float:
     return asyncio.run(story())
 
 
-def test_refused_connections_do_not_make_the_next_handshake_more_patient() -> None:
-    """Each refusal once doubled the time that a handshake may take, so a silent first one cost a third of a session."""
-    assert seconds_until_connected(away_s=2.0, silent=1) < 1.0
+@pytest.mark.parametrize("silent", [1, 2])
+def test_refused_connections_do_not_make_the_next_handshake_more_patient(silent: int) -> None:
+    """Each refusal once doubled the time that a handshake may take, so a silent first one cost a third of a session.
+    A server that starts has also been seen to leave two handshakes unanswered."""
+    assert seconds_until_connected(away_s=2.0, silent=silent) < 1.0
 
 
 def test_a_silent_server_gets_more_time_with_each_handshake() -> None:
-    assert 0.25 + 0.5 + 1.0 < seconds_until_connected(away_s=0.0, silent=3) < 4.0
+    assert 0.25 + 0.35 + 0.49 < seconds_until_connected(away_s=0.0, silent=3) < 4.0

@@ -44,14 +44,16 @@ _KAZOO_LOG.setLevel(logging.ERROR)
 _log = logging.getLogger(__name__)
 
 _RECONNECT_DELAY_S = 0.05
-_LONGEST_RECONNECT_DELAY_S = 0.25
+_LONGEST_RECONNECT_DELAY_S = 0.1
 """A broker is back within a second of ZooKeeper's return, so it may not sleep for long between two attempts."""
 _LONGEST_CONNECT_S = 1.0
 """To take a connection costs a server nothing; if it does not, the network drops what is sent to it."""
-_FIRST_HANDSHAKE_S = 0.25
+_FIRST_HANDSHAKE_S = 0.2
 _HANDSHAKES_PER_TIMEOUT = 3
-"""A server that just starts may take a connection and never answer on it. So the first handshake may take
-_FIRST_HANDSHAKE_S; each one after a silent server may take twice as long, up to this part of the timeout."""
+"""A server that just starts may take a connection and never answer on it, or two of them. So the first handshake may
+take _FIRST_HANDSHAKE_S; each one after a silent server may take _MORE_PATIENT times as long, up to this part of the
+timeout."""
+_MORE_PATIENT = 1.4
 _ANSWERED_WITH = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoChildrenForEphemeralsError)
 """Errors that only a server can have found."""
 _CUT_OFF = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, AuthFailedError)
@@ -175,7 +177,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         try:
             found = super()._invoke(min(self._handshake_s, longest_s), request)
         except self.handler.timeout_exception:
-            self._handshake_s = min(2 * self._handshake_s, longest_s)
+            self._handshake_s = min(_MORE_PATIENT * self._handshake_s, longest_s)
             raise
         self._handshake_s = _FIRST_HANDSHAKE_S
         return found
