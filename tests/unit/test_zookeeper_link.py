@@ -69,8 +69,8 @@ def seconds_until_connected(away_s: float, silent: int) -> float:
 def test_refused_connections_do_not_make_the_next_handshake_more_patient(silent: int) -> None:
     """Each refusal once doubled the time that a handshake may take, so a silent first one cost a third of a session.
     A server that starts has also been seen to leave two handshakes unanswered."""
-    assert seconds_until_connected(away_s=2.0, silent=silent) < 1.0
+    assert seconds_until_connected(away_s=2.0, silent=silent) < 1.5
 
 
 def test_a_silent_server_gets_more_time_with_each_handshake() -> None:
-    assert 0.25 + 0.35 + 0.49 < seconds_until_connected(away_s=0.0, silent=3) < 4.0
+    assert 0.2 + 0.28 + 0.39 < seconds_until_connected(away_s=0.0, silent=3) < 4.0
