@@ -42,8 +42,8 @@ def seconds_until_back(load: Load) -> float:
 
 
 def stays_silent(load: Load) -> None:
-    """Sessions may be over by now: nothing more is acknowledged."""
-    time.sleep(SESSION_MS / 1e3 + 0.2)
+    """Sessions may be over by now: nothing more is acknowledged. What was, the client may hear a little later."""
+    time.sleep(SESSION_MS / 1e3 + 0.7)
     before = acknowledged(load)
     time.sleep(AWAY_S - SESSION_MS / 1e3)
     assert acknowledged(load) == before
@@ -61,9 +61,11 @@ def test_edge_41_restarts_of_zookeeper_cost_a_second_each_at_most(tmp_path: Path
         before, waits_s = registrations(cluster), []
         for number in range(RESTARTS):
             server.kill()
-            if number % 4 == 3:
-                stays_silent(load)
-            server.start()
+            try:
+                if number % 4 == 3:
+                    stays_silent(load)
+            finally:
+                server.start()
             waits_s.append(seconds_until_back(load))
             time.sleep(0.5)
         assert max(waits_s) <= BACK_S, f"seconds until the cluster was back: {[round(wait, 2) for wait in waits_s]}"
