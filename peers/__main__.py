@@ -2,13 +2,14 @@
 
 import sys
 
-from peers import fetch, franz, home, kafkajs, kcat, spark_connector
+from peers import fetch, franz, home, kafkajs, kcat, python_tools, spark_connector
 
 try:
     fetch.fetch_all()
     kcat.fetch()
     franz.fetch()
     kafkajs.fetch()
+    python_tools.fetch()
     spark_connector.fetch()
 except home.PeersMissingError as error:
     sys.exit(str(error))

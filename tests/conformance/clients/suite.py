@@ -7,6 +7,7 @@ from typing import NamedTuple
 import cases_admin
 import cases_cluster
 import cases_cluster_leaders
+import cases_frameworks
 import cases_franz_go
 import cases_groups
 import cases_groups_admin
@@ -24,6 +25,7 @@ from cases_groups_mixed import Together
 from driver import Driver
 from driver_aiokafka import AioKafka
 from driver_confluent import Confluent
+from driver_frameworks import Bytewax, FastStream, FastStreamConfluent, QuixStreams
 from driver_kafka_python import KafkaPython
 from driver_kcat import Kcat
 from driver_shell import FranzGo, Java3, Java4, Tools3, Tools4
@@ -52,6 +54,7 @@ MIXED_CASES = cases_groups_mixed.TABLE.cases
 GROUP_TOOL_CASES = [*cases_groups_tools.TABLE.cases, *cases_groups_consumers.TABLE.cases]
 KAFKAJS_CASES = cases_kafkajs.TABLE.cases
 FRANZ_GO_CASES = cases_franz_go.TABLE.cases
+FRAMEWORK_CASES = cases_frameworks.TABLE.cases
 _MEMBERS = (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, KafkaJs)
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
@@ -63,4 +66,5 @@ COLUMNS = (
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
     Section("Kafka's command line tools and groups", (Tools3, Tools4), GROUP_TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
+    Section("Frameworks for applications", (FastStream, FastStreamConfluent, QuixStreams, Bytewax), FRAMEWORK_CASES),
 )

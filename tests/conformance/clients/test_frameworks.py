@@ -1,0 +1,13 @@
+"""Applications of frameworks for streams, with nothing of ours in them."""
+
+from __future__ import annotations
+
+from cases import Case, played_by
+from driver_frameworks import Bytewax, FastStream, FastStreamConfluent, Framework, QuixStreams
+from scene import Scene
+from suite import FRAMEWORK_CASES
+
+
+@played_by(FRAMEWORK_CASES, FastStream, FastStreamConfluent, QuixStreams, Bytewax)
+def test_frameworks(case: Case, scene: Scene[Framework]) -> None:
+    case.play(scene)
