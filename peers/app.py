@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,11 @@ class App:
     def stop(self) -> None:
         """Ask it to end, which it has to do well and in time."""
         self._process.terminate()
+        self.wait()
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
         self.wait()
 
     def wait(self, deadline_s: float = _STOP_DEADLINE_S) -> None:

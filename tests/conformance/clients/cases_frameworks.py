@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from confluent_kafka import ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from driver import DEADLINE_S, Record
 from driver_frameworks import Framework, Work
-from scene import Scene, eventually, now_ms
+from scene import Scene, now_ms
 from targets import GROUPS
 
 from peers.app import App
@@ -21,6 +22,7 @@ from peers.clients import consume
 
 TABLE = Table(needs=GROUPS)
 _PARTITIONS = 3
+_DEADLINE_S, _POLL_S = 25.0, 0.05
 _CUSTOMERS = ("ann", "bob", "cid", "dan", "eve")
 _MINUTE_MS = 60_000
 
@@ -71,11 +73,12 @@ def _running(scene: Scene[Framework], work: Work, disk: str = "disk") -> Iterato
 
 
 def _until(app: App, condition: Callable[[], bool]) -> None:
-    def is_so() -> bool:
+    """An application takes seconds to start; one that fails is not waited for."""
+    give_up_at = time.monotonic() + _DEADLINE_S
+    while not condition():
         app.check()
-        return condition()
-
-    eventually(is_so)
+        assert time.monotonic() < give_up_at, "did not become true"
+        time.sleep(_POLL_S)
 
 
 def _answered(scene: Scene[Framework], work: Work, count: int) -> None:

@@ -122,7 +122,11 @@ class Bytewax(Framework):
         recovery = state / "recovery"
         if not recovery.exists():
             recovery.mkdir()
-            with App([self.tool.program(), "-m", "bytewax.recovery", str(recovery), "1"], python_tools.environment(), state / "made") as made:
+            with App(
+                [self.tool.program(), "-m", "bytewax.recovery", str(recovery), "1"],
+                python_tools.environment(),
+                state / "made",
+            ) as made:
                 made.wait()
         flow = f"{self.tool.sources / 'orders.py'}:flow"
         return [self.tool.program(), "-m", "bytewax.run", "-r", str(recovery), "-s", "0", "-b", "0", flow]

@@ -15,7 +15,9 @@ import cases_groups_consumers
 import cases_groups_members
 import cases_groups_mixed
 import cases_groups_tools
+import cases_kafka_python_cli
 import cases_kafkajs
+import cases_kaskade
 import cases_offsets
 import cases_records
 import cases_tools
@@ -27,6 +29,8 @@ from driver_aiokafka import AioKafka
 from driver_confluent import Confluent
 from driver_frameworks import Bytewax, FastStream, FastStreamConfluent, QuixStreams
 from driver_kafka_python import KafkaPython
+from driver_kafka_python_cli import KafkaPythonCommands
+from driver_kaskade import Kaskade
 from driver_kcat import Kcat
 from driver_shell import FranzGo, Java3, Java4, Tools3, Tools4
 from group_aiokafka import AioKafkaGroups
@@ -55,6 +59,8 @@ GROUP_TOOL_CASES = [*cases_groups_tools.TABLE.cases, *cases_groups_consumers.TAB
 KAFKAJS_CASES = cases_kafkajs.TABLE.cases
 FRANZ_GO_CASES = cases_franz_go.TABLE.cases
 FRAMEWORK_CASES = cases_frameworks.TABLE.cases
+KASKADE_CASES = cases_kaskade.TABLE.cases
+KAFKA_PYTHON_CLI_CASES = cases_kafka_python_cli.TABLE.cases
 _MEMBERS = (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, KafkaJs)
 COLUMNS = (
     Section("Clients", (Kcat, Confluent, KafkaPython, AioKafka, FranzGo, Java3, Java4), CASES),
@@ -67,4 +73,6 @@ COLUMNS = (
     Section("Kafka's command line tools and groups", (Tools3, Tools4), GROUP_TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
     Section("Frameworks for applications", (FastStream, FastStreamConfluent, QuixStreams, Bytewax), FRAMEWORK_CASES),
+    Section("kafka-python's command line", (KafkaPythonCommands,), KAFKA_PYTHON_CLI_CASES),
+    Section("kaskade, a user interface in the terminal", (Kaskade,), KASKADE_CASES),
 )

@@ -1,4 +1,4 @@
-"""An application of FastStream: it answers orders, one at a time or in lots, through either client that FastStream has."""
+"""An application of FastStream, through either client that it has: it answers orders, one at a time or in lots."""
 
 import os
 

@@ -18,6 +18,7 @@ for variable in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
 
 from kaskade.main import cli  # noqa: E402
 from textual.app import App  # noqa: E402
+from textual.css.query import NoMatches  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 from textual.widgets import DataTable, Input  # noqa: E402
 
@@ -33,12 +34,12 @@ class NotShownError(Exception):
 async def until(pilot: Pilot, condition, what: str) -> None:
     give_up_at = time.monotonic() + DEADLINE_S
     while True:
-        with contextlib.suppress(LookupError):
+        with contextlib.suppress(LookupError, NoMatches):
             if condition():
                 return
         if time.monotonic() > give_up_at:
             said = [f"{note.title}: {note.message}" for note in pilot.app._notifications]
-            raise NotShownError(f"{what}; kaskade said {said}")
+            raise NotShownError(f"{what} on {pilot.app.screen}; kaskade said {said}")
         await pilot.pause(0.05)
 
 
@@ -48,9 +49,11 @@ def table(pilot: Pilot, name: str) -> list[list[str]]:
 
 
 def row(pilot: Pilot, topic: str) -> list[str]:
-    """Of the only topic that the filter leaves; none before its groups and records are known."""
-    rows = [found for found in table(pilot, "topics-table") if found[0] == topic]
-    return rows[0] if rows and all(cell.strip("~≈").isdigit() for cell in rows[0][1:]) else []
+    """Name, partitions, replicas, in-sync ones, groups, members, records and lag; none before all are known."""
+    for name, *numbers in table(pilot, "topics-table"):
+        if name == topic and all(number.strip("≈").isdigit() for number in numbers):
+            return [name, *(number.strip("≈") for number in numbers)]
+    return []
 
 
 def fill(pilot: Pilot, **values: str) -> None:
@@ -58,14 +61,24 @@ def fill(pilot: Pilot, **values: str) -> None:
         pilot.app.screen.query_one(f"#{name}", Input).value = value
 
 
+async def ready(pilot: Pilot, name: str) -> None:
+    """Until the table has been loaded, which takes the focus from it, and takes keys."""
+    shown = pilot.app.screen.query_one(f"#{name}", DataTable)
+    await until(pilot, lambda: not shown.loading, f"{name} is not loaded")
+    if not shown.has_focus:
+        await pilot.press("tab")
+    await until(pilot, lambda: shown.has_focus, f"{name} takes no keys")
+
+
 async def select(pilot: Pilot, topic: str) -> None:
     """Filter for the topic, and wait until all is known of it."""
-    await until(pilot, lambda: table(pilot, "topics-table"), "no topic is listed")
+    await ready(pilot, "topics-table")
     await pilot.press("/")
     await until(pilot, lambda: "Filter" in type(pilot.app.screen).__name__, "no filter")
     pilot.app.screen.query_one(Input).value = topic
     await pilot.press("enter")
     await until(pilot, lambda: row(pilot, topic), f"{topic} is not listed")
+    await ready(pilot, "topics-table")
 
 
 async def topics(pilot: Pilot, request: dict) -> dict:
@@ -74,7 +87,7 @@ async def topics(pilot: Pilot, request: dict) -> dict:
 
 
 async def create(pilot: Pilot, request: dict) -> dict:
-    await until(pilot, lambda: table(pilot, "topics-table"), "no topic is listed")
+    await ready(pilot, "topics-table")
     await pilot.press("n")
     await until(pilot, lambda: pilot.app.screen.query_one("#name"), "no form")
     fill(pilot, name=request["topic"], partitions=str(request["partitions"]), retention=str(request["retention_ms"]))
@@ -118,8 +131,9 @@ async def records(pilot: Pilot, request: dict) -> dict:
     while len(table(pilot, "records-table")) < request["count"]:
         if time.monotonic() > give_up_at:
             raise NotShownError(f"only {len(table(pilot, 'records-table'))} records are shown")
-        await until(pilot, lambda: not pilot.app.screen.query_one("#records-table").loading, "no page comes")
+        await ready(pilot, "records-table")
         await pilot.press("n")
+    await ready(pilot, "records-table")
     return {"rows": table(pilot, "records-table")}
 
 
