@@ -61,7 +61,7 @@ conformance: setup peers ## Apache Kafka's own tools and brokers judge what we w
 bench: setup peers ## the speed tables, beside the peers
 	$(BIN)/python -m bench
 
-peers: setup ## Apache Kafka 3.9.1 and 4.1.0, kcat, franz-go, kafkajs and Spark's Kafka connector
+peers: setup ## Apache Kafka 3.9.1 and 4.1.0, Spark's Kafka connector, and the clients and tools of others
 	$(BIN)/python -m peers
 
 lock: setup ## pin anew what pyproject.toml asks for

@@ -2,10 +2,11 @@
 
 import sys
 
-from peers import fetch, franz, home, kafkajs, kcat, python_tools, spark_connector
+from peers import connect, fetch, franz, home, kafkajs, kcat, python_tools, spark_connector
 
 try:
     fetch.fetch_all()
+    connect.fetch()
     kcat.fetch()
     franz.fetch()
     kafkajs.fetch()

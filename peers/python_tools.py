@@ -64,12 +64,11 @@ class PythonTool:
 
 FASTSTREAM = PythonTool("faststream")
 QUIX_STREAMS = PythonTool("quixstreams")
-BYTEWAX = PythonTool("bytewax")
 KASKADE = PythonTool("kaskade")
 
 
 def fetch() -> None:
-    for tool in (FASTSTREAM, QUIX_STREAMS, BYTEWAX, KASKADE):
+    for tool in (FASTSTREAM, QUIX_STREAMS, KASKADE):
         tool.fetch()
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cases import Table
@@ -64,14 +63,6 @@ def _shares(scene: Scene[Framework], group: str) -> list[int]:
     return sorted(len(member.assignment.topic_partitions) for member in found.members)
 
 
-@contextmanager
-def _running(scene: Scene[Framework], work: Work, disk: str = "disk") -> Iterator[App]:
-    with scene.client.start(work, disk) as app:
-        yield app
-        if scene.client.ends_by_itself:
-            app.wait()
-
-
 def _until(app: App, condition: Callable[[], bool]) -> None:
     """An application takes seconds to start; one that fails is not waited for."""
     give_up_at = time.monotonic() + _DEADLINE_S
@@ -83,7 +74,7 @@ def _until(app: App, condition: Callable[[], bool]) -> None:
 
 def _answered(scene: Scene[Framework], work: Work, count: int) -> None:
     """Until there are that many answers, while the application runs."""
-    with _running(scene, work) as app:
+    with scene.client.start(work) as app:
         _until(app, lambda: _ends(scene, work.answers) >= count)
 
 
@@ -139,23 +130,13 @@ def _expect_counts(scene: Scene[Framework], work: Work, orders: int) -> None:
     assert totals == Counter((customer, total) for customer in _CUSTOMERS for total in range(1, each + 1))
 
 
-@TABLE.case("State", "counts by key go on after a restart")
-def counts_after_restart(scene: Scene[Framework]) -> None:
-    work = _work(scene, "counts")
-    _feed(scene, work, range(30))
-    _answered(scene, work, 30)
-    _feed(scene, work, range(30, 50))
-    _answered(scene, work, 50)
-    _expect_counts(scene, work, 50)
-
-
-@TABLE.case("State", "and on another disk, restored from a compacted changelog topic")
+@TABLE.case("State", "counts by key go on after a restart on another disk, from a compacted changelog topic")
 def state_is_restored(scene: Scene[Framework]) -> None:
     work = _work(scene, "counts")
     _feed(scene, work, range(30))
     _answered(scene, work, 30)
     _feed(scene, work, range(30, 50))
-    with _running(scene, work, "another disk") as app:
+    with scene.client.start(work, "another disk") as app:
         _until(app, lambda: _ends(scene, work.answers) >= 50)
     _expect_counts(scene, work, 50)
     assert "Recovery successful" in app.output()
@@ -174,7 +155,7 @@ def windows(scene: Scene[Framework]) -> None:
 
     scene.feed(work.orders, [order(products[i % 3], start + i) for i in range(30)])
     scene.feed(work.orders, [order(product, start + 5 * _MINUTE_MS) for product in products])
-    with _running(scene, work) as app:
+    with scene.client.start(work) as app:
         _until(app, lambda: _ends(scene, work.answers) >= 3)
     answers = _answers(scene, work.answers)
     assert [(answer["start"], answer["value"]) for answer in answers] == [(start, 10)] * 3

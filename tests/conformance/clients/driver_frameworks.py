@@ -15,7 +15,6 @@ from peers.app import App
 from peers.python_tools import PythonTool
 
 _NO_STATE = "FastStream keeps no state"
-_NO_LOTS = "it hands on one record at a time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,6 @@ class Framework(Driver):
     """One framework; its applications may keep state in a directory, which outlives them."""
 
     tool: ClassVar[PythonTool]
-    ends_by_itself: ClassVar[bool] = False
-    """Its applications end at the end of the topic instead of waiting for more."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="framework-")
@@ -44,7 +41,7 @@ class Framework(Driver):
     def version(self) -> str:
         return self.tool.version()
 
-    def command(self, state: Path) -> Sequence[str]:
+    def command(self) -> Sequence[str]:
         raise NotImplementedError
 
     def settings(self) -> Mapping[str, str]:
@@ -64,13 +61,12 @@ class Framework(Driver):
             STATE=str(state),
             **self.settings(),
         )
-        return App(self.command(state), environment, state / "output")
+        return App(self.command(), environment, state / "output")
 
 
 class FastStream(Framework):
     name: ClassVar[str] = "FastStream on aiokafka"
     lacks: ClassVar[Mapping[str, str]] = {
-        "counts-after-restart": _NO_STATE,
         "state-is-restored": _NO_STATE,
         "windows": _NO_STATE,
     }
@@ -83,7 +79,7 @@ class FastStream(Framework):
     def _client_name(self) -> str:
         return {"aiokafka": "aiokafka", "confluent": "confluent-kafka"}[self.client]
 
-    def command(self, state: Path) -> Sequence[str]:
+    def command(self) -> Sequence[str]:
         program = self.tool.program("faststream")
         return [program, "run", "--app-dir", str(self.tool.sources), "orders:app"]
 
@@ -98,35 +94,8 @@ class FastStreamConfluent(FastStream):
 
 class QuixStreams(Framework):
     name: ClassVar[str] = "Quix Streams"
-    lacks: ClassVar[Mapping[str, str]] = {"lots": _NO_LOTS}
+    lacks: ClassVar[Mapping[str, str]] = {"lots": "it hands on one record at a time"}
     tool = python_tools.QUIX_STREAMS
 
-    def command(self, state: Path) -> Sequence[str]:
+    def command(self) -> Sequence[str]:
         return [self.tool.program(), str(self.tool.sources / "orders.py")]
-
-
-class Bytewax(Framework):
-    """It is in no group: it reads all partitions, and keeps its places and its state in files of its own."""
-
-    name: ClassVar[str] = "bytewax"
-    lacks: ClassVar[Mapping[str, str]] = {
-        "share-and-leave": "bytewax is in no group",
-        "lots": _NO_LOTS,
-        "state-is-restored": "bytewax has no changelog topics",
-        "windows": "its windows need nothing of the broker",
-    }
-    tool = python_tools.BYTEWAX
-    ends_by_itself = True
-
-    def command(self, state: Path) -> Sequence[str]:
-        recovery = state / "recovery"
-        if not recovery.exists():
-            recovery.mkdir()
-            with App(
-                [self.tool.program(), "-m", "bytewax.recovery", str(recovery), "1"],
-                python_tools.environment(),
-                state / "made",
-            ) as made:
-                made.wait()
-        flow = f"{self.tool.sources / 'orders.py'}:flow"
-        return [self.tool.program(), "-m", "bytewax.run", "-r", str(recovery), "-s", "0", "-b", "0", flow]

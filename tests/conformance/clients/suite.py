@@ -7,6 +7,7 @@ from typing import NamedTuple
 import cases_admin
 import cases_cluster
 import cases_cluster_leaders
+import cases_connect
 import cases_frameworks
 import cases_franz_go
 import cases_groups
@@ -27,7 +28,8 @@ from cases_groups_mixed import Together
 from driver import Driver
 from driver_aiokafka import AioKafka
 from driver_confluent import Confluent
-from driver_frameworks import Bytewax, FastStream, FastStreamConfluent, QuixStreams
+from driver_connect import KafkaConnect
+from driver_frameworks import FastStream, FastStreamConfluent, QuixStreams
 from driver_kafka_python import KafkaPython
 from driver_kafka_python_cli import KafkaPythonCommands
 from driver_kaskade import Kaskade
@@ -59,6 +61,7 @@ GROUP_TOOL_CASES = [*cases_groups_tools.TABLE.cases, *cases_groups_consumers.TAB
 KAFKAJS_CASES = cases_kafkajs.TABLE.cases
 FRANZ_GO_CASES = cases_franz_go.TABLE.cases
 FRAMEWORK_CASES = cases_frameworks.TABLE.cases
+CONNECT_CASES = cases_connect.TABLE.cases
 KASKADE_CASES = cases_kaskade.TABLE.cases
 KAFKA_PYTHON_CLI_CASES = cases_kafka_python_cli.TABLE.cases
 _MEMBERS = (KcatGroups, ConfluentGroups, KafkaPythonGroups, AioKafkaGroups, KafkaJs)
@@ -72,7 +75,8 @@ COLUMNS = (
     Section("Kafka's command line tools", (Tools3, Tools4), TOOL_CASES),
     Section("Kafka's command line tools and groups", (Tools3, Tools4), GROUP_TOOL_CASES),
     Section("Kafka's command line tools on three brokers", (Tools3, Tools4), CLUSTER_CASES),
-    Section("Frameworks for applications", (FastStream, FastStreamConfluent, QuixStreams, Bytewax), FRAMEWORK_CASES),
+    Section("Kafka Connect", (KafkaConnect,), CONNECT_CASES),
+    Section("Frameworks for applications", (FastStream, FastStreamConfluent, QuixStreams), FRAMEWORK_CASES),
     Section("kafka-python's command line", (KafkaPythonCommands,), KAFKA_PYTHON_CLI_CASES),
     Section("kaskade, a user interface in the terminal", (Kaskade,), KASKADE_CASES),
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from cases import Case, played_by
-from driver_frameworks import Bytewax, FastStream, FastStreamConfluent, Framework, QuixStreams
+from driver_frameworks import FastStream, FastStreamConfluent, Framework, QuixStreams
 from scene import Scene
 from suite import FRAMEWORK_CASES
 
 
-@played_by(FRAMEWORK_CASES, FastStream, FastStreamConfluent, QuixStreams, Bytewax)
+@played_by(FRAMEWORK_CASES, FastStream, FastStreamConfluent, QuixStreams)
 def test_frameworks(case: Case, scene: Scene[Framework]) -> None:
     case.play(scene)
