@@ -10,7 +10,7 @@ from typing import Any
 
 from cases import Table
 from confluent_kafka import ConsumerGroupState, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec
 from driver import DEADLINE_S, Record
 from driver_frameworks import Framework, Work
 from scene import Scene, now_ms
@@ -142,6 +142,8 @@ def state_is_restored(scene: Scene[Framework]) -> None:
     assert "Recovery successful" in app.output()
     (changelog,) = (topic for topic in _topics(scene) if topic.startswith(f"changelog__{work.group}--"))
     assert scene.leaders(changelog) == [1] * _PARTITIONS
+    (asked,) = scene.stage.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, changelog)]).values()
+    assert asked.result(DEADLINE_S)["cleanup.policy"].value == "compact"
 
 
 @TABLE.case("State", "grouped by another key through a topic, and counted in windows")

@@ -29,13 +29,17 @@ class KafkaConnect(Driver):
         return home.KAFKA_KRAFT
 
     def file(self, name: str) -> Path:
-        return Path(self._directory.name) / name
+        """Names are used again on the next broker, which must not meet the files of this one."""
+        directory = Path(self._directory.name) / self.bootstrap.replace(":", "-")
+        directory.mkdir(exist_ok=True)
+        return directory / name
 
     @property
     def worker(self) -> ConnectWorker:
         """That of the broker in question."""
         if self._worker is None or self._asked != self.bootstrap:
-            self._end()
+            if self._worker is not None:
+                self._worker.kill()  # its broker is gone, and it would wait for that
             self._asked = self.bootstrap
             self._worker = ConnectWorker(self.file("worker"), self.bootstrap, self.group)
             self._worker.start()

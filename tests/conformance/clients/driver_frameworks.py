@@ -50,8 +50,9 @@ class Framework(Driver):
 
     def start(self, work: Work, disk: str = "disk") -> App:
         """A run of the application, with the state that an earlier run left on that disk."""
-        state = Path(self._directory.name) / f"{work.group}-{disk}"
-        state.mkdir(exist_ok=True)
+        # Names are used again on the next broker, which must not meet the state of this one.
+        state = Path(self._directory.name) / self.bootstrap.replace(":", "-") / f"{work.group}-{disk}"
+        state.mkdir(parents=True, exist_ok=True)
         environment = python_tools.environment(
             BOOTSTRAP=self.bootstrap,
             APPLICATION=work.application,
