@@ -14,12 +14,13 @@ $(BIN)/python -m pytest -m "$(1)" tests/system tests/spark
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run up test test-all search check conformance bench lock peers clean
+.PHONY: help setup demo run up test test-all wheel test-pythons search check conformance bench lock peers clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## .venv with tidelog in it, compiled if there is a C compiler
+	$(if $(filter setup,$(MAKECMDGOALS)),@echo "tidelog is in $(VENV). Next: '. $(BIN)/activate' puts it on the PATH of this shell; 'pipx install .' on that of all.")
 
 $(STAMP): requirements.lock pyproject.toml setup.py $(COMPILED_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,6 +44,12 @@ test: setup ## the tests that need nothing but Python
 test-all: test peers ## and the long ones, and those beside the JVM; BUT=minutes leaves out the longest
 	$(call pytest,(jvm or long)$(if $(BUT), and not $(BUT)))
 
+wheel: setup ## dist: a wheel for each Python from 3.11 to 3.13 that is found here
+	$(BIN)/python tools/pythons.py wheel
+
+test-pythons: setup ## each of these wheels in a clean environment, and the unit tests on every other Python; TESTS=tests/unit/...
+	$(BIN)/python tools/pythons.py test $(TESTS)
+
 SEEDS ?= 0-999
 JOBS  ?= 2
 
@@ -55,18 +62,19 @@ check: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-conformance: setup peers ## Apache Kafka's own tools and brokers judge what we write; TARGET=tidelog leaves out Kafka's own brokers
-	$(BIN)/python -m pytest tests/conformance $(if $(TARGET),--target $(TARGET))
+conformance: setup peers ## Apache Kafka's own tools and brokers judge what we write; TARGET=tidelog leaves out Kafka's own brokers, and tools built on clients
+	$(if $(TARGET),,$(BIN)/python -m peers --tools)
+	$(BIN)/python -m pytest tests/conformance $(if $(TARGET),--target $(TARGET) -m "not minutes")
 
 bench: setup peers ## the speed tables, beside the peers
 	$(BIN)/python -m bench
 
-peers: setup ## Apache Kafka 3.9.1 and 4.1.0, Spark's Kafka connector, and the clients and tools of others
+peers: setup ## Apache Kafka 3.9.1 and 4.1.0, kcat, franz-go, kafkajs and Spark's Kafka connector
 	$(BIN)/python -m peers
 
 lock: setup ## pin anew what pyproject.toml asks for
 	$(BIN)/python tools/lock.py
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .cache build src/*.egg-info
+	rm -rf $(VENV) .cache build dist src/*.egg-info
 	find src -name '*.so' -delete

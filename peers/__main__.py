@@ -1,4 +1,7 @@
-"""`python -m peers`: fetch and compile; says in one sentence what is missing if it cannot."""
+"""`python -m peers`: fetch and compile; says in one sentence what is missing if it cannot.
+
+With --tools also what is built on clients: applications and tools that a full conformance run plays.
+"""
 
 import sys
 
@@ -6,11 +9,12 @@ from peers import connect, fetch, franz, home, kafkajs, kcat, python_tools, spar
 
 try:
     fetch.fetch_all()
-    connect.fetch()
     kcat.fetch()
     franz.fetch()
     kafkajs.fetch()
-    python_tools.fetch()
     spark_connector.fetch()
+    if "--tools" in sys.argv[1:]:
+        connect.fetch()
+        python_tools.fetch()
 except home.PeersMissingError as error:
     sys.exit(str(error))

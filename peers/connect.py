@@ -68,7 +68,9 @@ class ConnectWorker(JavaServer):
 
     def start(self, deadline_s: float = 90.0) -> None:
         if not home.stamp(_DIRECTORY).exists():
-            raise home.PeersMissingError("Connect's connectors for files have not been fetched: run `make peers`")
+            raise home.PeersMissingError(
+                "Connect's file connectors have not been fetched: run `python -m peers --tools`"
+            )
         self.directory.mkdir(parents=True, exist_ok=True)
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
         self._logging.write_text(_LOG4J2)

@@ -51,7 +51,7 @@ class PythonTool:
     def program(self, name: str = "python") -> str:
         """The path of a program in its environment."""
         if not home.stamp(self._directory).exists():
-            raise home.PeersMissingError(f"{self.name} has not been installed: run `make peers`")
+            raise home.PeersMissingError(f"{self.name} has not been installed: run `python -m peers --tools`")
         return str(self._directory / "bin" / name)
 
     def version(self, distribution: str = "") -> str:

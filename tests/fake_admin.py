@@ -36,11 +36,20 @@ from tidelog.wire.messages.topics import (
 from tidelog.wire.schema import Message
 
 TOPIC = 2
+BOOLEAN, LONG, LIST = 1, 5, 7
+DEFAULTS = {
+    "flush.ms": ("9", LONG),
+    "retention.ms": ("604800000", LONG),
+    "preallocate": ("false", BOOLEAN),
+    "cleanup.policy": ("delete", LIST),
+}
+"""Values and their types."""
+
 DYNAMIC_TOPIC, DYNAMIC_DEFAULT_BROKER, DEFAULT = 1, 3, 5
 
 
 class FakeAdminBroker(FakeBroker):
-    """Broker 1, alone; settings are kept as they come, and every resource has flush.ms by default."""
+    """Broker 1, alone; settings are kept as they come, and every resource has those of `DEFAULTS`."""
 
     def __init__(self) -> None:
         super().__init__(FakeCluster(), 1)
@@ -87,11 +96,13 @@ class FakeAdminBroker(FakeBroker):
     def _describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         resource = request.resources[0]
         source = DYNAMIC_TOPIC if resource.resource_type == TOPIC else DYNAMIC_DEFAULT_BROKER
-        entries = {"flush.ms": ("9", DEFAULT)}
+        entries = {name: (value, DEFAULT) for name, (value, _) in DEFAULTS.items()}
         own = self.configs.get((resource.resource_type, resource.resource_name), {})
         entries |= {name: (value, source) for name, value in own.items()}
         configs = [
-            DescribeConfigsResourceResult(name=name, value=value, config_source=where)
+            DescribeConfigsResourceResult(
+                name=name, value=value, config_source=where, config_type=DEFAULTS.get(name, ("", 0))[1]
+            )
             for name, (value, where) in entries.items()
             if resource.configuration_keys is None or name in resource.configuration_keys
         ]

@@ -218,7 +218,11 @@ class FakeBroker(asyncio.Protocol):
             ]
             code = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topic_id = self.cluster.topic_id(name) if partitions else bytes(16)
-            topics.append(MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=partitions))
+            internal = (name or "").startswith("__")
+            row = MetadataResponseTopic(
+                error_code=code, name=name, topic_id=topic_id, is_internal=internal, partitions=partitions
+            )
+            topics.append(row)
         brokers = [
             MetadataResponseBroker(node_id=broker.id, host=broker.host, port=broker.port)
             for broker in self.cluster.brokers.values()

@@ -503,7 +503,9 @@ def test_lag_of_a_reader_that_waits_for_transactions(place: Place, broker: Serve
         {"bootstrap.servers": place.bootstrap, "transactional.id": place.group, "log_level": 0}
     )
     producer.init_transactions(DEADLINE_S)
-    place.tidelog("reset-offsets", place.group, "--to-earliest", "--topic", f"{place.topic}:0", "--execute")
+    place.tidelog(
+        "reset-offsets", place.group, "--to-earliest", "--topic", f"{place.topic}:0", "--new-group", "--execute"
+    )
     producer.begin_transaction()
     producer.produce(place.topic, b"v", partition=0)
     producer.flush(DEADLINE_S)
@@ -590,7 +592,7 @@ def test_a_reset_that_cannot_be_is_refused_whole(written: Place) -> None:
 
 def test_a_group_can_be_made_by_a_reset_and_deleted(place: Place) -> None:
     assert "GROUP_ID_NOT_FOUND" in place.tidelog("describe", place.group, exits=1)
-    place.tidelog("reset-offsets", place.group, "--to-earliest", "--topic", place.topic, "--execute")
+    place.tidelog("reset-offsets", place.group, "--to-earliest", "--topic", place.topic, "--new-group", "--execute")
     assert place.offsets() == {0: 0, 1: 0, 2: 0, 3: 0}
     assert place.tidelog("delete", place.group, "--yes") == f"deleted group {place.group}\n"
     assert "GROUP_ID_NOT_FOUND" in place.tidelog("delete", place.group, "--yes", exits=1)

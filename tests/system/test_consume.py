@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -150,3 +151,65 @@ def test_a_terminal_gets_no_control_bytes(shell: Shell) -> None:
     assert rb"\x1b]0;owned\x07" in shown()
     assert evil in shown("--raw")
     assert shell.run("consume", "evil").stdout == evil + b"\n"
+
+
+def test_the_oldest_records_are_trimmed(shell: Shell) -> None:
+    shell.lines("topics", "create", "trimmed", "--partitions", "1", "--config", "retention.ms=-1")
+    rows = [{"value": f"v{at}", "timestamp": 1_000_000 + 1000 * at} for at in range(5)]
+    shell.lines("produce", "trimmed", "--json", stdin=b"\n".join(json.dumps(row).encode() for row in rows))
+    trim = ("topics", "trim", "trimmed")
+    (row,) = map(json.loads, shell.lines(*trim, "--before-time", "1002000", "--json"))
+    assert (row["log_start_offset"], row["new_start_offset"], row["high_watermark"]) == (0, 2, 5)
+    assert shell.lines("consume", "trimmed") == ["v0", "v1", "v2", "v3", "v4"]
+    shell.lines(*trim, "--before-time", "1002000", "--execute")
+    assert shell.lines("consume", "trimmed") == ["v2", "v3", "v4"]
+    (row,) = map(json.loads, shell.lines(*trim, "--before-time", "2000-01-01", "--json"))
+    assert row["new_start_offset"] == 5, "all records are earlier"
+    shell.lines(*trim, "--all", "--execute")
+    assert shell.lines("consume", "trimmed") == []
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in shell.refused("topics", "trim", "nope", "--all")
+    (described,) = map(json.loads, shell.lines("topics", "describe", "trimmed", "--sizes", "--json"))
+    (replica,) = described["detail"][0]["sizes"]
+    assert replica["bytes"] >= 0
+    (directory,) = map(json.loads, shell.lines("cluster", "log-dirs", "--json"))
+    assert directory["volume_bytes"] > directory["free_bytes"] > 0
+
+
+def test_a_group_that_does_not_exist_is_not_reset(shell: Shell) -> None:
+    reset = ("groups", "reset-offsets", "mistyped", "--topic", "orders-b", "--to-earliest", "--execute")
+    assert "group mistyped: GROUP_ID_NOT_FOUND" in shell.refused(*reset)
+    assert "mistyped" not in "".join(shell.lines("groups", "list"))
+    shell.lines(*reset, "--new-group")
+    assert "mistyped" in "".join(shell.lines("groups", "list"))
+
+
+def test_a_group_is_watched_until_ctrl_c(shell: Shell) -> None:
+    shell.lines("topics", "create", "watched", "--partitions", "1")
+    shell.lines("produce", "watched", stdin=b"1\n")
+    shell.lines("consume", "watched", "--group", "watchers")
+    shell.lines("produce", "watched", stdin=b"2\n3\n")
+    command = ("groups", "describe", "watchers")
+    assert "--watch needs a terminal" in shell.refused(*command, "--watch")
+    reader, terminal = pty.openpty()
+    with subprocess.Popen([*TIDELOG, *command, "--watch", *shell.bootstrap], stdout=terminal) as process:
+        os.close(terminal)
+        try:
+            shown = _read_until(reader, r"watched +0 +1 +3 +2 ")
+            shell.lines("consume", "watched", "--group", "watchers")
+            shown = _read_until(reader, r"watched +0 +3 +3 +0 ")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == 130
+        finally:
+            process.kill()
+            os.close(reader)
+    assert b"Traceback" not in shown
+
+
+def _read_until(terminal: int, pattern: str) -> bytes:
+    """What a terminal has shown when that stands there, without colours."""
+    shown = b""
+    deadline = time.monotonic() + DEADLINE_S
+    while not re.search(pattern.encode(), re.sub(rb"\x1b\[[0-9;]*m", b"", shown)):
+        assert time.monotonic() < deadline, shown
+        shown += os.read(terminal, 65536)
+    return shown

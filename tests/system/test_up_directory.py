@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -99,6 +101,61 @@ def test_a_directory_remembers_its_brokers(data: str) -> None:
     (Path(data) / "cluster.json").unlink()  # a directory of an earlier version
     start(data)
     assert len(status(data)["brokers"]) == 2
+
+
+def test_a_directory_forgets_a_broker_without_files(data: str) -> None:
+    start(data, "--brokers", "2")
+    assert tidelog("down", "--data", data).returncode == 0
+    shutil.rmtree(Path(data) / "broker-2")
+    assert "has 2 brokers" in tidelog("up", "--data", data, "--port", "0", "--brokers", "1").stderr
+    (Path(data) / "broker-2.properties").unlink()
+    assert "has 2 brokers" in tidelog("up", "--data", data, "--port", "0", "--brokers", "1").stderr
+    start(data, "--brokers", "1", "--fewer")
+    assert tidelog("down", "--data", data).returncode == 0
+    (Path(data) / "broker-2").mkdir()  # where a disk is to be mounted
+    start(data)
+    assert len(status(data)["brokers"]) == 1
+
+
+def test_one_broker_is_stopped_and_comes_back_by_hand(data: str) -> None:
+    start(data, "--brokers", "2")
+    supervisor = status(data)["process"]
+    assert "is not running" in tidelog("down", "--data", data, "--broker", "3").stdout
+    assert "stopped broker 2" in tidelog("down", "--data", data, "--broker", "2").stdout
+    assert tidelog("status", "--data", data).returncode == 1
+    until(lambda: "broker 2 was stopped. This brings it back:" in (Path(data) / "up.log").read_text())
+    said = (Path(data) / "up.log").read_text()
+    command = shlex.split(said.partition("This brings it back: ")[2].splitlines()[0])
+    with subprocess.Popen([*TIDELOG, *command[1:]]) as by_hand:
+        try:
+            until(lambda: tidelog("status", "--data", data).returncode == 0)
+            rows = status(data)["brokers"]
+            assert [(row["broker"], row["by_hand"]) for row in rows] == [(1, False), (2, True)]
+            assert rows[1]["process"] == by_hand.pid
+            os.kill(supervisor, signal.SIGTERM)
+            until(lambda: status(data)["process"] is None)
+            alone = status(data)
+            assert [row["broker"] for row in alone["brokers"]] == [2]
+            assert alone["bootstrap"] == rows[1]["address"]
+            assert tidelog("status", "--data", data).returncode == 1
+            again = tidelog("up", "--data", data, "--port", "0")
+            assert again.returncode == 1
+            assert f"broker 2 of {data} runs already, as process {by_hand.pid}" in again.stderr
+            stopped = tidelog("down", "--data", data)
+            assert "with broker 2 that ran without" in stopped.stdout
+            assert by_hand.wait(DEADLINE_S) == 0
+        finally:
+            by_hand.kill()
+    assert tidelog("status", "--data", data).returncode == 3
+
+
+def test_one_broker_that_is_stopped_comes_back_by_itself(data: str) -> None:
+    start(data, "--restart")
+    before = status(data)["brokers"][0]["process"]
+    assert tidelog("down", "--data", data, "--broker", "1").returncode == 0
+    until(lambda: [row["process"] != before and row["runs"] for row in status(data)["brokers"]] == [True])
+    assert tidelog("down", "--data", data).returncode == 0
+    assert "broker 1 was stopped; it is started again" in (Path(data) / "up.log").read_text()
 
 
 def test_more_brokers_offer_more_replicas(data: str) -> None:

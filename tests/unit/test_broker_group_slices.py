@@ -126,6 +126,22 @@ def test_records_do_not_wait_for_the_answers_before_them() -> None:
     run(story, **ONE)
 
 
+def test_answers_of_a_rebalance_do_not_wait_for_the_slices_of_clients() -> None:
+    """The sessions of the members go on meanwhile: behind very many requests they would be over before they hear."""
+
+    async def story(kit: Kit) -> None:
+        await ready(kit)
+        shard, lane = kit.broker.groups.shards[0], kit.broker.lane
+        given: list[int] = []
+        slices = [lane.next_turn() for _ in range(5_000)]
+        shard.perform([Answer(_Ticket(number, given, _PerTurn()), HeartbeatResponse()) for number in range(2_000)])
+        while len(given) < 2_000:
+            await asyncio.sleep(0)
+        assert sum(turn.done() for turn in slices) < 100
+
+    run(story, **ONE)
+
+
 def test_answers_that_still_wait_when_the_coordinator_moves_away_are_given() -> None:
     async def story(kit: Kit) -> None:
         await ready(kit)

@@ -90,9 +90,11 @@ def test_the_cluster(broker: FakeAdminBroker) -> None:
         "controller": 1,
         "brokers": [{**alive, "leads": 1, "holds": 1}, {**dead, "leads": 1, "holds": 1}],
         "partitions": 2,
+        "internal": {"topics": [], "partitions": 0},
         "under_replicated": [],
         "offline": [{"topic": "orders", "partition": 1, "leader": 9, "replicas": [9], "isr": [9]}],
         "strays": [],
+        "failed_directories": [],
     }
     assert "offline (no leader): 1 partitions" in done(broker, "cluster", "describe")
 
@@ -113,6 +115,35 @@ def test_strays_are_listed_with_the_cluster(broker: FakeAdminBroker) -> None:
     assert name in shown
     (described,) = rows(done(broker, "cluster", "describe", "--json"))
     assert described["strays"] == [{"broker": 1, "log_directory": "/data", "stray": name, "bytes": 77}]
+
+
+def test_internal_topics_are_summed_up(broker: FakeAdminBroker) -> None:
+    broker.add_topic("__consumer_offsets", 50)
+    assert "all 52 partitions (50 of internal topics) have a leader" in done(broker, "cluster", "describe")
+    for number in range(50):
+        broker.cluster.leaders[TopicPartition("__consumer_offsets", number)] = 9
+    broker.cluster.leaders[P1] = 9
+    shown = done(broker, "cluster", "describe")
+    assert "offline (no leader): 51 partitions (50 of internal topics)" in shown
+    assert "__consumer_offsets" not in shown
+    assert "orders" in shown
+    (dead,) = (line.split() for line in shown.splitlines() if line.split()[:1] == ["9"])
+    assert dead == ["9", "no", "no", "51", "51"], "broker 9 is not alive"
+    (described,) = rows(done(broker, "cluster", "describe", "--json"))
+    assert described["internal"] == {"topics": ["__consumer_offsets"], "partitions": 50}
+    assert len(described["offline"]) == 51
+
+
+def test_log_directories_that_failed_are_shown(broker: FakeAdminBroker) -> None:
+    failed = DescribeLogDirsResult(log_dir="/broken", error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    broker.log_directories = [DescribeLogDirsResult(log_dir="/data"), failed]
+    shown = done(broker, "cluster", "describe")
+    assert "failed log directories: 1" in shown
+    assert "/broken" in shown
+    (described,) = rows(done(broker, "cluster", "describe", "--json"))
+    assert described["failed_directories"] == [
+        {"broker": 1, "log_directory": "/broken", "error": "KAFKA_STORAGE_ERROR"}
+    ]
 
 
 # elect
@@ -194,6 +225,7 @@ def test_a_plan_is_only_shown_until_it_is_told_to_be_executed(broker: FakeAdminB
         {"topic": "orders", "partition": number, "current": [1], "target": [2, 3]} for number in range(2)
     ]
     assert "--execute" in shown.stderr
+    assert "warning: broker 2 is not alive; it would get 2 partitions\n" in shown.stderr
     assert not broker.of_key(ALTER)
     alters(broker, p1=ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     executed = run(broker, *plan, "--execute", "--json")
@@ -223,6 +255,24 @@ def test_a_plan_of_a_file_waited_for(broker: FakeAdminBroker, tmp_path: Path) ->
     late = run(broker, "reassign", "--file", str(file), "--execute", "--wait", "--timeout", "0.2")
     assert late.exit_code == 1
     assert "not done after 200 ms: orders-1" in late.stderr
+
+
+def test_a_plan_for_given_brokers_is_generated_and_read_again(broker: FakeAdminBroker, tmp_path: Path) -> None:
+    generated = run(broker, "reassign", "--topic", "orders", "--brokers", "1,2", "--generate")
+    assert generated.exit_code == 0, generated.output
+    plan = json.loads(generated.stdout)
+    assert plan["version"] == 1
+    assert [one["replicas"] for one in plan["partitions"]] == [[2]], "one of two moves, and one stays"
+    assert '"replicas": [1]' in generated.stderr
+    assert "broker 2 is not alive" in generated.stderr
+    file = tmp_path / "plan.json"
+    file.write_text(generated.stdout)
+    (shown,) = rows(done(broker, "reassign", "--file", str(file), "--json"))
+    assert (shown["current"], shown["target"]) == ([1], [2])
+    assert rows(done(broker, "reassign", "--topic", "orders", "--brokers", "1,2", "--json")) == [shown]
+    nothing = run(broker, "reassign", "--topic", "orders", "--brokers", "1", "--generate")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
+    assert not broker.of_key(ALTER)
 
 
 def test_what_is_under_way_and_called_off(broker: FakeAdminBroker) -> None:
@@ -296,6 +346,8 @@ def test_what_is_wrong_with_a_plan_is_told_in_one_line(
         ("reassign", "--replicas", "1"),
         ("reassign", "--topic", "t", "--replicas", "1,1"),
         ("reassign", "--topic", "t", "--replicas", "1,x"),
+        ("reassign", "--brokers", "1"),
+        ("reassign", "--topic", "t", "--replicas", "1", "--generate", "--execute"),
         ("reassign", "--topic", "t", "--replicas", "1", "--list"),
         ("reassign", "--topic", "t", "--replicas", "1", "--wait"),
         ("reassign", "--cancel"),

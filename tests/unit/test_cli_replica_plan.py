@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tidelog.cli.replica_plan import with_replicas
+from tidelog.cli.replica_plan import spread, with_replicas
 from tidelog.types import TopicPartition
 
 SIX = {TopicPartition("t", number): (1,) for number in range(6)}
@@ -41,3 +43,39 @@ def test_fewer_replicas_stay_where_they_are() -> None:
 def test_there_must_be_brokers_enough(factor: int) -> None:
     with pytest.raises(ValueError, match="living brokers"):
         with_replicas(SIX, factor, [1, 2, 3])
+
+
+# Spread over given brokers
+
+
+def test_replicas_go_to_the_given_brokers_and_as_few_as_possible_move() -> None:
+    current = {TopicPartition("t", number): (1, 2) for number in range(4)}
+    plan = spread(current, [1, 2, 3, 4])
+    after = {**current, **plan}
+    assert Counter(broker for replicas in after.values() for broker in replicas) == {1: 2, 2: 2, 3: 2, 4: 2}
+    assert sum(len(set(replicas) - {1, 2}) for replicas in after.values()) == 4
+    assert Counter(replicas[0] for replicas in after.values()).most_common(1)[0][1] <= 2
+    assert spread(after, [1, 2, 3, 4]) == {}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.permutations(range(1, 7)).map(lambda brokers: tuple(brokers[:3])), min_size=1, max_size=30),
+    st.sets(st.integers(1, 9), min_size=3, max_size=9),
+)
+def test_a_spread_plan_keeps_the_factor_and_uses_only_the_given_brokers(
+    replicas: list[tuple[int, ...]], brokers: set[int]
+) -> None:
+    current = {TopicPartition("t", number): held for number, held in enumerate(replicas)}
+    after = {**current, **spread(current, list(brokers))}
+    for held in after.values():
+        assert len(set(held)) == 3
+        assert set(held) <= brokers
+    counts = Counter(dict.fromkeys(brokers, 0))
+    counts.update(broker for held in after.values() for broker in held)
+    assert max(counts.values()) <= -(-3 * len(current) // len(brokers)) + 1
+
+
+def test_too_few_brokers_for_a_spread_are_refused() -> None:
+    with pytest.raises(ValueError, match="t-0 has 3 replicas"):
+        spread({TopicPartition("t", 0): (1, 2, 3)}, [1, 2])

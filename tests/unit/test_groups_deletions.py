@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.groupkit import Coordinator
+import pytest
+
+from tests.groupkit import GROUP, Coordinator
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
@@ -64,6 +66,26 @@ def test_readers_of_a_topic_of_the_same_name_find_nothing() -> None:
     c.offsets("9")
     assert values(c, 9) == {REFUNDS: 8}
     assert values(c, 8) == {ORDERS: 7, REFUNDS: 8}
+
+
+@pytest.mark.parametrize("require_stable", [False, True])
+@pytest.mark.parametrize("is_looked_at", [False, True], ids=["by the reader", "before"])
+def test_readers_wait_until_it_is_forgotten(require_stable: bool, is_looked_at: bool) -> None:
+    c = Coordinator()
+    c.commit({ORDERS: 7})
+    c.hold = True
+    c.groups.topics_deleted(["orders"])
+    if is_looked_at:
+        look_at_some(c, 10)
+    fetched = c.fetch({"orders": [0]}, require_stable=require_stable)
+    read = c.snapshot("orders", require_stable=require_stable)
+    assert not {fetched, read} & c.answers.keys(), "the offset of the topic that was deleted"
+    c.settle(ErrorCode.REQUEST_TIMED_OUT)
+    for entry in c.waiting_writes():
+        c.settle(ErrorCode.NONE, entry)
+    assert c.answers[fetched].topics[0].partitions[0].committed_offset == -1
+    assert c.answers[read] == {}
+    assert not c.groups._groups or c.groups.commits_of(GROUP).being_forgotten == 0
 
 
 def test_a_commit_under_way_is_forgotten_too() -> None:

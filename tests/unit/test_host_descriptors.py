@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import resource
 import threading
 from collections.abc import Iterator
@@ -14,13 +15,20 @@ from pathlib import Path
 import pytest
 
 from tests.brokerkit import Kit, run
-from tests.logkit import batch, open_log, values
+from tests.logkit import PARTITION, FixedClock, batch, idempotent, marker, open_log, values, with_config
 from tidelog.coordination import local_machine
 from tidelog.coordination.embedded import EmbeddedCoordination
 from tidelog.coordination.machine import NoRoomError
 from tidelog.errors import ErrorCode, NoDescriptorError, StorageError
 from tidelog.host.clock import SystemClock
 from tidelog.host.disk import RealDisk
+from tidelog.host.files import DescriptorPool, RealFile
+from tidelog.log.directory import LogDirectory
+from tidelog.log.housekeeping import Housekeeping, Intervals
+from tidelog.log.log import Log
+from tidelog.log.producers import AppendOrigin
+from tidelog.log.segment import Segment
+from tidelog.log.transaction_index import AbortedTxn, TransactionIndex
 
 PATIENCE_S = 20.0
 
@@ -132,6 +140,118 @@ def test_an_append_that_finds_no_descriptor_changes_nothing(disk: RealDisk, tmp_
 
     asyncio.run(story())
     assert failures == []
+
+
+@contextmanager
+def others_take_each_descriptor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Files can be made, but then another thread or process is faster, whenever one is to be opened."""
+
+    def refuse(pool: DescriptorPool, file: RealFile) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), file.path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DescriptorPool, "_open_pinned", refuse)
+        patched.setattr(DescriptorPool, "_give_up_some", lambda pool: False)
+        yield
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("leftover", [b"", b"of an earlier life"], ids=["new", "leftover"])
+def test_a_roll_that_gets_no_descriptor_half_way_leaves_no_segment_among_later_offsets(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leftover: bytes, clean: bool
+) -> None:
+    """The next start would end the log at the empty segment, or pass over what the one before it holds."""
+    failures: list[StorageError] = []
+    losses: list[bool] = []
+    config = with_config(segment_bytes=1_000)
+
+    async def story() -> None:
+        log = await open_log(disk, str(tmp_path), config, on_failure=failures.append)
+        for number in range(5):
+            log.append_as_leader(batch([b"%d" % number * 50]), 0)
+        await log.flush()
+        path = Path(log.directory) / f"{5:020}.log"
+        if leftover:
+            path.write_bytes(leftover)
+        with others_take_each_descriptor(monkeypatch), pytest.raises(NoDescriptorError):
+            log.append_as_leader(batch([b"refused" * 100]), 0)
+        assert path.exists() == (not leftover), "it is the active segment, or it is gone"
+        for number in range(5, 8):
+            log.append_as_leader(batch([b"%d" % number]), 0)
+        log.append_as_leader(batch([b"8" * 700]), 0)
+        log.append_as_leader(batch([b"9" * 700]), 0)
+        await log.close()
+        again = await open_log(
+            disk,
+            str(tmp_path),
+            config,
+            clean=clean,
+            recovery_point=10 if clean else 5,
+            on_loss=lambda: losses.append(True),
+        )
+        assert [value[:1] for value in await values(again)] == [b"%d" % number for number in range(10)]
+        assert [(await again.read(offset, 10_000)).base_offset for offset in range(10)] == list(range(10))
+        await again.close()
+
+    asyncio.run(story())
+    assert failures == []
+    assert losses == []
+
+
+def test_batches_that_were_written_but_not_noted_are_not_written_again(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker of an aborted transaction makes a file beside the segment. Without a descriptor for that the batches
+    are in the file and not in the log."""
+    failures: list[StorageError] = []
+
+    def refuse(index: TransactionIndex, entry: AbortedTxn) -> None:
+        raise NoDescriptorError("too many open files")
+
+    async def story() -> None:
+        log = await open_log(disk, str(tmp_path), on_failure=failures.append)
+        log.append_as_leader(idempotent(0, transactional=True), 0)
+        monkeypatch.setattr(TransactionIndex, "append", refuse)
+        for _ in range(2):
+            with pytest.raises(StorageError) as refused:
+                log.append_as_leader(marker(7, abort=True), 0, origin=AppendOrigin.COORDINATOR)
+            assert not isinstance(refused.value, NoDescriptorError)
+        assert log.failed is not None
+        await log.close()
+
+    asyncio.run(story())
+    assert len(failures) == 1
+
+
+def test_retention_goes_on_after_a_roll_that_got_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        clock = FixedClock()
+        directory = await LogDirectory.open(
+            RealDisk(), clock, random.Random(1), str(tmp_path), lambda topic: with_config(retention_ms=1_000)
+        )
+        log = await directory.create(PARTITION)
+        log.append_as_leader(batch([b"old"]), 0)
+        await log.flush()
+        log.high_watermark = log.log_end_offset
+        clock.now_ms += 10_000
+        housekeeping = Housekeeping(directory, random.Random(1), Intervals(retention_check_ms=5))
+        async with asyncio.timeout(PATIENCE_S):
+            with monkeypatch.context() as patched:
+                patched.setattr(Log, "roll", refuse_roll)
+                housekeeping.start()
+                while "is tried again" not in caplog.text:
+                    await asyncio.sleep(0.002)
+            while log.log_start_offset == 0:
+                await asyncio.sleep(0.002)
+        await housekeeping.stop()
+        await directory.close()
+
+    def refuse_roll(log: Log, to_hold: int | None = None) -> Segment:
+        raise NoDescriptorError("too many open files")
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

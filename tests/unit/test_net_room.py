@@ -26,7 +26,7 @@ from netkit import (
 )
 from tidelog.net.channel import Call
 from tidelog.net.server import InterBroker, ServerLimits
-from tidelog.net.share import STEP_BYTES
+from tidelog.net.share import SMALL_BYTES, STEP_BYTES
 
 BOUND = 4 * STEP_BYTES
 BIG = 3 * STEP_BYTES
@@ -139,7 +139,7 @@ async def test_what_does_not_fit_is_not_read_until_room_comes_back_and_all_get_t
 
 
 @every_loop
-async def test_small_requests_wait_too_while_the_room_is_full_and_small_ones_hold_an_eighth_of_it():
+async def test_small_requests_wait_too_while_small_ones_hold_an_eighth_but_not_those_of_who_holds_hardly_anything():
     parking = Parking()
     async with scene(parking, limits=BOUNDED) as made:
         large, many, small = [await made.connect() for _ in range(3)]
@@ -151,10 +151,35 @@ async def test_small_requests_wait_too_while_the_room_is_full_and_small_ones_hol
         small.send(request(1))
         await until(lambda: 1 in parking.calls)
         small.send(request(2))
-        assert await quiet(lambda: len(parking.calls)) == count + 3
-        assert made.metric(WAITING) == 2
-        parking.answer(0)
         await until(lambda: 2 in parking.calls)
+        many.send(request(3))
+        assert await quiet(lambda: len(parking.calls)) == count + 4
+        assert made.metric(WAITING) == 1
+        parking.answer(0)
+        await until(lambda: 3 in parking.calls)
+
+
+@every_loop
+async def test_room_that_comes_back_goes_first_to_who_holds_little():
+    """Very many connections hold much, and each small request that is answered makes room for one more."""
+    parking, heavy, few = Parking(), 20, 10_000
+    async with scene(parking, limits=BOUNDED) as made:
+        share = made.server.room.clients
+        clients = [await made.connect() for _ in range(heavy)]
+        for at, client in enumerate(clients):
+            client.send(*(request(1000 * at + number, size=few) for number in range(2, 2 + 2 * BOUND // few // heavy)))
+        before = await quiet(lambda: len(parking.calls))
+        assert share.paused, "some may have been read to their end"
+        light = await made.connect()
+        for _ in range(100):
+            light.send(request(-1))
+            await until(lambda: -1 in parking.calls)
+            parking.answer(-1)
+            await light.receive()
+        assert await quiet(lambda: len(parking.calls)) == before
+        while share.held >= share.limit:
+            parking.answer(next(iter(parking.calls)))
+        assert await quiet(lambda: share.held) < share.limit + 2 * SMALL_BYTES, "not all of them read on at once"
 
 
 @every_loop
@@ -227,7 +252,7 @@ async def test_small_requests_beyond_the_bound_have_a_bound():
         small = [await made.connect() for _ in range(3)]
         for client in small:
             client.send(*(request(number, size=10_000) for number in range(100)))
-        assert await settled(made) <= BOUND + BOUND // 8 + 3 * 10_000
+        assert await settled(made) <= BOUND + BOUND // 8 + 3 * 2 * 10_000
         assert made.metric(WAITING) == 3
         while len(made.sent) < 300:
             await until(lambda: bool(parking.calls))

@@ -81,11 +81,27 @@ def split_settings(settings: tuple[str, ...]) -> dict[str, str]:
 
 
 def _tell(ready_fd: int | None, ports: dict[str, int]) -> None:
+    """Clients can be served."""
+    _tell_systemd()
     if ready_fd is not None:
         import json
 
         os.write(ready_fd, json.dumps(ports).encode() + b"\n")
         os.close(ready_fd)
+
+
+def _tell_systemd() -> None:
+    """A unit of Type=notify counts as started now; elsewhere there is no such socket. See systemd's sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    abstract = address.startswith("@")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notified:
+            notified.connect("\0" + address[1:] if abstract else address)
+            notified.send(b"READY=1")
+    except OSError as failure:
+        click.echo(f"systemd cannot be told at {address} that the broker is ready: {failure}", err=True)
 
 
 def _end_with(parent: int) -> None:

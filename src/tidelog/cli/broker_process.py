@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,16 +27,20 @@ class BrokerProcess:
         """What the process tells: that it is ready, and its warnings. Closed when it has ended."""
         self.ports: dict[str, int] = {}
         """Those on which it listens, by listener, since it was ready."""
+        self.is_ready = False
+        """Whether this process of it has been."""
         self._settings = dict(settings)
         self._host = host
         self._log_level = log_level
         self._properties = data / f"broker-{number}.properties"
         self._log_start = 0
         self._reason = ""
+        self._is_critical = False
 
     def start(self) -> None:
         self._write_properties()
-        self._reason = ""
+        self._reason, self._is_critical = "", False
+        self.is_ready = False
         self.ready_fd, told = os.pipe()
         self.warnings_fd, warned = os.pipe()
         with open(self.log_file, "ab") as log:
@@ -62,6 +67,7 @@ class BrokerProcess:
 
     def listens(self, ports: dict[str, int]) -> None:
         """It is ready. From now on it has these ports, also if it had asked for any that are free."""
+        self.is_ready = True
         self.ports = ports
         listener, metrics = f"PLAINTEXT://{self._host}:{self.port}", ports.get("metrics")
         changed = {"listeners": listener} if self._settings["listeners"].endswith(":0") else {}
@@ -88,20 +94,28 @@ class BrokerProcess:
             self.process.pid,
         )
 
+    @property
+    def command_by_hand(self) -> str:
+        """What starts this broker without its supervisor, with the same settings and the same log file."""
+        words = ("tidelog", "broker", "--config", str(self._properties), "--log-file", str(self.log_file))
+        return shlex.join(words)
+
     def warnings(self) -> list[str]:
-        """What it has warned of since the last call. The last error is why it ends, if it ends."""
+        """What it has warned of since the last call. If it ends, its first critical or else its last error is why."""
         try:
             lines = os.read(self.warnings_fd, _LONGEST_TAIL).decode("utf-8", "replace").splitlines()
         except BlockingIOError:
             return []
         for line in lines:
             level, _, message = line.partition(": ")
-            if level in ("critical", "error"):
+            if level == "critical" and not self._is_critical:
+                self._is_critical, self._reason = True, message
+            elif level == "error" and not self._is_critical:
                 self._reason = message
         return lines
 
     def reason(self) -> str:
-        """Why it ended: its last error, or else the last line that this start wrote to the log."""
+        """Why it ended: what `warnings` found, or else the last line that this start wrote to the log."""
         if self._reason:
             return self._reason
         with contextlib.suppress(OSError), open(self.log_file, "rb") as log:

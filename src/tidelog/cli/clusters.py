@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli import log_directories
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_json, print_rows
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
-    from tidelog.client.admin import Admin
     from tidelog.client.cluster import Cluster
     from tidelog.client.metadata import ClusterMetadata, Node, PartitionMetadata
     from tidelog.types import BrokerId
-
-_ANSWER_WITHIN_S = 5.0
 
 
 @click.group("cluster")
@@ -27,11 +24,13 @@ def command() -> None:
 
 @command.command()
 @json_option
+@call_timeout_option
 @bootstrap_option
 def describe(as_json: bool, bootstrap: list[Address]) -> None:
-    """Show the brokers, what they lead and hold, the partitions that lack replicas or a leader, and strays.
+    """Show the brokers, partitions that lack replicas or a leader, strays, and log directories that failed.
 
     A stray is a replica that its broker keeps although the cluster does not name it there; see `tidelog log strays`.
+    Partitions of internal topics are counted, not listed; --json lists them too.
     """
 
     async def work(cluster: Cluster) -> dict[str, Any]:
@@ -41,50 +40,65 @@ def describe(as_json: bool, bootstrap: list[Address]) -> None:
         # Metadata may go on listing one that has just died.
         admin = Admin(cluster)
         brokers = (await admin.describe_cluster()).brokers
-        return {**_description(cluster.metadata, brokers), "strays": await _strays(admin, brokers)}
+        directories = await log_directories.ask(admin, [broker.id for broker in brokers])
+        return {
+            **_description(cluster.metadata, brokers),
+            "strays": list(log_directories.strays(directories)),
+            "failed_directories": list(log_directories.failed(directories)),
+        }
 
     described = on_cluster(bootstrap, work)
     if as_json:
         print_json(described)
-        return
+    else:
+        _show(described)
+
+
+@command.command("log-dirs")
+@json_option
+@call_timeout_option
+@bootstrap_option
+def log_dirs(as_json: bool, bootstrap: list[Address]) -> None:
+    """Show the log directories of the living brokers: how much they hold, and how much room their volumes have."""
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        from tidelog.client.admin import Admin
+
+        admin = Admin(cluster)
+        brokers = (await admin.describe_cluster()).brokers
+        return list(log_directories.rows(await log_directories.ask(admin, [broker.id for broker in brokers])))
+
+    print_rows(on_cluster(bootstrap, work), as_json=as_json, empty="no broker tells of its log directories")
+
+
+# What is shown
+
+
+def _show(described: dict[str, Any]) -> None:
     controller = described["controller"]
     title = f"cluster {described['cluster_id']}  controller {'none' if controller is None else controller}"
     print_rows(described["brokers"], as_json=False, title=title)
+    internal = described["internal"]
     lacking = (("under_replicated", "under-replicated"), ("offline", "offline (no leader)"))
     for key, name in lacking:
-        print_rows(described[key], as_json=False, title=f"{name}: {len(described[key])} partitions")
-    strays = described["strays"]
+        if described[key]:
+            rows = [row for row in described[key] if row["topic"] not in internal["topics"]]
+            title = f"{name}: {_counted(len(described[key]), len(described[key]) - len(rows))}"
+            print_rows(rows, as_json=False, title=title, empty=title)
+    strays, failed = described["strays"], described["failed_directories"]
     held = sum(stray["bytes"] for stray in strays)
     print_rows(strays, as_json=False, title=f"strays: {len(strays)} replicas, {held} bytes")
+    print_rows(failed, as_json=False, title=f"failed log directories: {len(failed)}")
     if not any(described[key] for key, _ in lacking):
-        click.echo(f"all {described['partitions']} partitions have a leader and all their replicas in sync")
+        counted = _counted(described["partitions"], internal["partitions"])
+        click.echo(f"all {counted} have a leader and all their replicas in sync")
 
 
-async def _strays(admin: Admin, brokers: list[Node]) -> list[dict[str, Any]]:
-    return [row for rows in await asyncio.gather(*(_strays_of(admin, broker.id) for broker in brokers)) for row in rows]
+def _counted(partitions: int, internal: int) -> str:
+    return f"{partitions} partitions" + (f" ({internal} of internal topics)" if internal else "")
 
 
-async def _strays_of(admin: Admin, broker: BrokerId) -> list[dict[str, Any]]:
-    """A broker that cannot be asked is named on stderr."""
-    from tidelog.errors import TidelogError
-    from tidelog.log.names import is_stray
-
-    try:
-        directories = await asyncio.wait_for(admin.describe_log_dirs(broker), _ANSWER_WITHIN_S)
-    except (TidelogError, TimeoutError) as failure:
-        click.echo(f"broker {broker} cannot be asked for its strays: {failure or 'it does not answer'}", err=True)
-        return []
-    return [
-        {
-            "broker": broker,
-            "log_directory": directory.log_dir,
-            "stray": topic.name,
-            "bytes": sum(partition.partition_size for partition in topic.partitions),
-        }
-        for directory in directories
-        for topic in directory.topics
-        if is_stray(topic.name)
-    ]
+# What metadata says
 
 
 def _description(metadata: ClusterMetadata, nodes: list[Node]) -> dict[str, Any]:
@@ -94,11 +108,13 @@ def _description(metadata: ClusterMetadata, nodes: list[Node]) -> dict[str, Any]
         for topic in sorted(metadata.topics.values(), key=lambda topic: topic.name)
         for partition in topic.partitions.values()
     ]
+    internal = {topic.name for topic in metadata.topics.values() if topic.is_internal}
     return {
         "cluster_id": metadata.cluster_id,
         "controller": metadata.controller if metadata.controller in alive else None,
         "brokers": _brokers(alive, metadata.controller, [partition for _, partition in partitions]),
         "partitions": len(partitions),
+        "internal": {"topics": sorted(internal), "partitions": sum(topic in internal for topic, _ in partitions)},
         "under_replicated": [_row(topic, one) for topic, one in partitions if not set(one.replicas) <= set(one.isr)],
         "offline": [_row(topic, one) for topic, one in partitions if one.leader not in alive],
     }

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, key_values, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, key_values, on_cluster
+from tidelog.cli.commands import INT32
+from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.setting_names import known_names, refuse_unknown
+from tidelog.cli.setting_values import as_value
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.admin import Resource
     from tidelog.client.cluster import Cluster
+    from tidelog.wire.messages.configs import DescribeConfigsResourceResult
 
 _OWN_SOURCES = {"topic": ("DYNAMIC_TOPIC",), "broker": ("DYNAMIC_BROKER", "DYNAMIC_DEFAULT_BROKER")}
 """Of each kind of resource: where a value comes from that was set for it."""
@@ -23,8 +28,8 @@ def _resource_options(function: Callable[..., None]) -> Callable[..., None]:
     """--topic, --broker or --broker-default, exactly one."""
     for option in (
         click.option("--broker-default", is_flag=True, help="What all brokers share, unless one has its own."),
-        click.option("--broker", type=int, metavar="ID", help="The settings of this broker."),
-        click.option("--topic", metavar="NAME", help="The settings of this topic."),
+        click.option("--broker", type=INT32, metavar="ID", help="The settings of this broker."),
+        click.option("--topic", metavar="NAME", help="The settings of this topic.", shell_complete=topic_names),
     ):
         function = option(function)
     return function
@@ -50,6 +55,7 @@ def command() -> None:
 @_resource_options
 @click.option("--all", "show_all", is_flag=True, help="Also what was not set here but comes from below.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def describe(
     names: tuple[str, ...],
@@ -64,7 +70,15 @@ def describe(
     from tidelog.client.admin import Admin, ConfigSource
 
     resource = _resource(topic, broker, broker_default)
-    entries = on_cluster(bootstrap, lambda cluster: Admin(cluster).describe_configs(resource, names or None))
+
+    async def work(cluster: Cluster) -> list[DescribeConfigsResourceResult]:
+        found = await Admin(cluster).describe_configs(resource, names or None)
+        missing = [name for name in names if name not in {entry.name for entry in found}]
+        if missing:
+            refuse_unknown(missing, await known_names(cluster, resource), resource)
+        return found
+
+    entries = on_cluster(bootstrap, work)
     own = _OWN_SOURCES[resource.type.name.lower()]
     rows: list[dict[str, Any]] = []
     for entry in sorted(entries, key=lambda entry: entry.name):
@@ -73,7 +87,7 @@ def describe(
             rows.append(
                 {
                     "name": entry.name,
-                    "value": "(hidden)" if entry.is_sensitive else entry.value,
+                    "value": as_value(entry) if as_json else "(hidden)" if entry.is_sensitive else entry.value,
                     "source": source,
                     "read_only": entry.read_only,
                 }
@@ -84,6 +98,7 @@ def describe(
 @command.command()
 @click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...", callback=key_values)
 @_resource_options
+@call_timeout_option
 @bootstrap_option
 def alter(
     changes: dict[str, str], topic: str | None, broker: int | None, broker_default: bool, bootstrap: list[Address]
@@ -95,6 +110,7 @@ def alter(
 @command.command()
 @click.argument("names", nargs=-1, required=True)
 @_resource_options
+@call_timeout_option
 @bootstrap_option
 def delete(
     names: tuple[str, ...], topic: str | None, broker: int | None, broker_default: bool, bootstrap: list[Address]
@@ -107,6 +123,7 @@ def _change(bootstrap: list[Address], resource: Resource, changed: dict[str, str
     from tidelog.client.admin import Admin
 
     async def work(cluster: Cluster) -> None:
+        refuse_unknown([*changed, *deleted], await known_names(cluster, resource), resource)
         await Admin(cluster).alter_configs(resource, changed=changed, deleted=deleted)
 
     on_cluster(bootstrap, work)

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, on_cluster, timeout_option
+from tidelog.cli.commands import INT32, OFFSET
+from tidelog.cli.completion import group_names, topic_names
 from tidelog.cli.since import parse_since
+from tidelog.cli.waiting import Ends
 
 if TYPE_CHECKING:
     from tidelog.cli.reading import Start
@@ -40,17 +43,20 @@ def _parse_regex(ctx: click.Context, parameter: click.Parameter, text: str | Non
 
 
 @click.command("consume")
-@click.argument("topics", nargs=-1, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=topic_names)
 @click.option("--regex", callback=_parse_regex, metavar="PATTERN", help="Topics whose whole names match, as of now.")
+@click.option("--partition", "partitions", multiple=True, type=INT32, help="Only this; may be repeated.")
 @click.option(
-    "--partition", "partitions", multiple=True, type=click.IntRange(0, 2**31 - 1), help="Only this; may be repeated."
+    "--group",
+    metavar="NAME",
+    shell_complete=group_names,
+    help="Read as a member of this group, and commit what was printed.",
 )
-@click.option("--group", metavar="NAME", help="Read as a member of this group, and commit what was printed.")
 @click.option("--from-beginning", is_flag=True, help="From the start of the log; the default.")
 @click.option("--offset", callback=_parse_offset, metavar="N|earliest|latest|-N", help="-N: the last N of a partition.")
 @click.option("--since", metavar="TIME", help="From this time on: 2026-01-31T12:00, 1767182400000 (ms), or 10m ago.")
 @click.option("--until", metavar="TIME", help="Up to this time, and without what is at or after it.")
-@click.option("--until-offset", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Up to this offset, without it.")
+@click.option("--until-offset", type=OFFSET, metavar="N", help="Up to this offset, without it.")
 @click.option("--max-messages", "-n", type=click.IntRange(min=1), help="End after so many.")
 @click.option("--follow/--no-follow", "-f", help="Go on with what comes; else end with what is there.")
 @click.option("--keys", is_flag=True, help="Show keys, with a tab after them.")
@@ -66,6 +72,9 @@ def _parse_regex(ctx: click.Context, parameter: click.Parameter, text: str | Non
 )
 @click.option("--raw", is_flag=True, help="Send all bytes to a terminal as they are; else control bytes are escaped.")
 @click.option("--isolation", type=click.Choice(_ISOLATION), default="read_uncommitted", show_default=True)
+@timeout_option(
+    "Give up after waiting so long for a broker or a leader, not for records. By default --follow never does."
+)
 @bootstrap_option
 def command(
     topics: tuple[str, ...],
@@ -92,13 +101,6 @@ def command(
     """Print the records of topics: what is there, or with --follow also what comes.
 
     A null key or value is shown as nothing; --json tells the two apart.
-
-    \b
-    Examples:
-      tidelog consume orders --offset -10
-      tidelog consume orders --since 1h --follow --keys --times
-      tidelog consume --regex 'orders-.*' --json | jq .value
-      tidelog consume orders --group billing --follow
     """
     from tidelog.cli.reading import Limits, Reading
 
@@ -124,7 +126,7 @@ def command(
         else:
             await reading.run(names, partitions, start)
 
-    on_cluster(bootstrap, work)
+    on_cluster(bootstrap, work, Ends.AFTER_A_WAIT)
 
 
 def _check_group(group: str, has_partitions: bool, offset: str | int | None, since: str | None, has_end: bool) -> None:

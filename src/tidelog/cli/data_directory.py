@@ -2,10 +2,12 @@
 
 One lock protects the directory. It is a record lock, so the kernel knows which process holds it and lets it go when
 that process ends, however it ends. `status` and `down` only ask the kernel, and so never stand in the way of an `up`.
+A broker locks its log directory in the same way. So a broker that somebody started with `tidelog broker` is found too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,10 +18,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from tidelog.errors import TidelogError
+
 _LOCK = "up.lock"
 _BROKERS = "cluster.json"
 _RUNNING = "up.json"
-_BROKER_DIRECTORY = re.compile(r"broker-([1-9]\d*)")
+_BROKER_FILES = re.compile(r"broker-([1-9]\d*)(\.properties)?")
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, process."""
 
@@ -29,6 +33,8 @@ class RunningBroker(NamedTuple):
     address: str
     metrics: str | None
     process: int
+    by_hand: bool = False
+    """`tidelog broker` was called for it; it is not a child of `tidelog up`."""
 
 
 class Running(NamedTuple):
@@ -77,39 +83,36 @@ class DataDirectory:
         if running is None:
             return f"another `tidelog up` has just used {self.path}; try again"
         where = f" on {running.bootstrap}" if running.brokers else ""
-        return (
-            f"process {running.process} runs the brokers of {self.path} already{where}; "
-            f"`tidelog down --data {self.path}` stops them"
-        )
+        advice = f"; `tidelog down --data {self.path}` stops them" if running.process > 0 else ""
+        return f"{process_text(running.process)} runs the brokers of {self.path} already{where}{advice}"
 
     def holder(self) -> int | None:
         """The process that runs the brokers; None if there is none. A process must not ask this of its own lock."""
-        try:
-            asked = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, process = struct.unpack(_FLOCK, fcntl.fcntl(asked, fcntl.F_GETLK, wanted))
-        finally:
-            os.close(asked)
-        return None if kind == fcntl.F_UNLCK else process
+        return _lock_holder(self.path / _LOCK)
 
     # How many brokers it has
 
     @property
     def brokers(self) -> int:
-        """0 if it has none yet. A directory of an earlier version is judged by what is in it."""
-        try:
-            known = json.loads((self.path / _BROKERS).read_text())["brokers"]
-            if isinstance(known, int):
-                return known
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        if not self.path.is_dir():
+        """0 if it has none yet. A broker that was added by hand counts too: `up` starts it the next time."""
+        known = 0
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            said = json.loads((self.path / _BROKERS).read_text())["brokers"]
+            known = said if isinstance(said, int) else 0
+        return max(known, self.highest_broker)
+
+    @property
+    def highest_broker(self) -> int:
+        """The highest number of a broker that has files here; 0 if none has. An empty mount point does not count."""
+        if not os.path.isdir(self.path):
             return 0
-        found = (_BROKER_DIRECTORY.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir())
-        return max((int(match[1]) for match in found if match), default=0)
+        found = (_BROKER_FILES.fullmatch(entry.name) for entry in self.path.iterdir())
+        return max((int(match[1]) for match in found if match and self._has_files(match)), default=0)
+
+    def _has_files(self, match: re.Match[str]) -> bool:
+        from tidelog.log.names import META_PROPERTIES
+
+        return match[2] is not None or (self.path / match[0] / META_PROPERTIES).exists()
 
     def remember(self, brokers: int) -> None:
         self._write(_BROKERS, {"brokers": brokers})
@@ -129,6 +132,40 @@ class DataDirectory:
             pass
         return Running(process, "", ())
 
+    def by_hand(self) -> tuple[RunningBroker, ...]:
+        """The brokers of this directory that run and are no children of `up`. Like `holder`, a process that has the
+        lock must not ask this.
+        """
+        supervisor = self.holder()
+        files = (_BROKER_FILES.fullmatch(path.name) for path in self.path.glob("broker-*.properties"))
+        found = [self.broker(int(match[1])) for match in files if match]
+        return tuple(
+            sorted(broker for broker in found if broker is not None and _starter(broker.process) != supervisor)
+        )
+
+    def broker(self, number: int) -> RunningBroker | None:
+        """The broker that runs by this properties file; None if no process holds its log directory."""
+        from tidelog.config.properties import parse_properties
+        from tidelog.log.names import LOCK
+
+        try:
+            text = (self.path / f"broker-{number}.properties").read_text(encoding="utf-8")
+            settings = parse_properties(text)
+        except (OSError, ValueError, TidelogError):
+            return None
+        process = _lock_holder(Path(settings.get("log.dirs", "").split(",")[0].strip()) / LOCK)
+        if process is None:
+            return None
+        listener = settings.get("advertised.listeners", settings.get("listeners", "")).split(",")[0].strip()
+        metrics = settings.get("tidelog.metrics.port", "-1")
+        return RunningBroker(
+            number,
+            listener.rpartition("//")[2],
+            f"http://127.0.0.1:{metrics}/metrics" if metrics.isdecimal() and metrics != "0" else None,
+            process,
+            by_hand=True,
+        )
+
     def tell(self, running: Running) -> None:
         """All brokers are ready, or one of them has another process than before."""
         self._write(_RUNNING, running.as_json())
@@ -138,6 +175,44 @@ class DataDirectory:
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         write_json(self.path / name, content)
+
+
+def _lock_holder(path: Path) -> int | None:
+    """The process that holds a record lock on this file; None if there is none, or no such file. Its id is not positive
+    if it runs in another container or on another machine.
+
+    Only to read the file is enough to ask, so other users can ask too. What cannot be found out is an error: who hears
+    that nothing runs may move or delete the directory.
+    """
+    try:
+        asked = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as failure:
+        raise click.ClickException(
+            f"it cannot be seen whether a process uses {path}: {failure.strerror}; ask as the user who runs it"
+        ) from failure
+    try:
+        wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, process = struct.unpack(_FLOCK, fcntl.fcntl(asked, fcntl.F_GETLK, wanted))
+    finally:
+        os.close(asked)
+    return None if kind == fcntl.F_UNLCK else process
+
+
+def process_text(process: int) -> str:
+    """As a message names it."""
+    return f"process {process}" if process > 0 else "a process outside of this container"
+
+
+def _starter(process: int) -> int | None:
+    """The parent of this process. If it runs elsewhere, it is taken for a child of the `up` that runs elsewhere."""
+    if process <= 0:
+        return process
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        after_name = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(after_name[1])
+    return None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

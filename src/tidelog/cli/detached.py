@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from tidelog.cli.commands import interruptible
 from tidelog.cli.data_directory import DataDirectory
 
 _LOG = "up.log"
@@ -20,6 +21,7 @@ def start_detached(directory: DataDirectory, arguments: list[str]) -> int:
         log = open(directory.path / _LOG, "ab")  # noqa: SIM115 - closed below
     except OSError as failure:
         raise click.ClickException(f"{directory.path} cannot be used: {failure.strerror}") from failure
+    interruptible()
     ready, told = os.pipe()
     with log:
         start = log.tell()

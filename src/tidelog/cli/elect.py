@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
+from tidelog.cli.commands import INT32
+from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
 from tidelog.errors import ErrorCode
 
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
 @click.command("elect")
 @click.argument("kind", type=click.Choice(["preferred", "unclean"]), required=False)
 @click.option("--unclean", is_flag=True, help="The same as UNCLEAN.")
-@click.option("--topic", help="All partitions of this topic, or those named with --partition.")
-@click.option("--partition", "numbers", multiple=True, type=click.IntRange(min=0), help="May be given again.")
+@click.option(
+    "--topic", shell_complete=topic_names, help="All partitions of this topic, or those named with --partition."
+)
+@click.option("--partition", "numbers", multiple=True, type=INT32, help="May be given again.")
 @click.option("--all", "everywhere", is_flag=True, help="All partitions of the cluster.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def command(
     kind: str | None,

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
+from tidelog.cli.commands import OFFSET, number
+from tidelog.cli.completion import group_names, topic_names
 from tidelog.cli.output import json_option, print_rows
 from tidelog.client.reset_plan import Chosen, Planned, Reset, Way
 from tidelog.types import Offset, TopicPartition
@@ -28,6 +30,9 @@ _DURATION = re.compile(
 )
 _UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 _COLUMNS = 3
+_LARGEST_OFFSET = 2**63 - 1
+_LATEST_MS = 2**63 - 1
+_SHIFT = click.IntRange(-_LARGEST_OFFSET, _LARGEST_OFFSET)
 
 
 # What people write
@@ -37,9 +42,12 @@ def parse_datetime(text: str) -> int:
     """ISO 8601 to ms since 1970; UTC, as in Kafka's tool, where it does not say otherwise."""
     try:
         time = datetime.fromisoformat(text)
-    except ValueError as failure:
+        found = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError) as failure:
         raise click.BadParameter(f"{text!r} is no time: write 2026-01-31T12:00:00.000, in UTC") from failure
-    return round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    if found < 0:
+        raise click.BadParameter(f"{text!r} is before 1970, and no record is that old")
+    return found
 
 
 def parse_duration(text: str) -> int:
@@ -47,31 +55,41 @@ def parse_duration(text: str) -> int:
     match = _DURATION.fullmatch(text.upper())
     if match is None:
         raise click.BadParameter(f"{text!r} is no duration: write PnDTnHnMnS, such as P1DT12H or PT30M")
-    return round(sum(float(count) * _UNIT_MS[unit] for unit, count in match.groupdict(default="0").items()))
+    found = sum(float(count) * _UNIT_MS[unit] for unit, count in match.groupdict(default="0").items())
+    if found > _LATEST_MS:
+        raise click.BadParameter(f"{text!r} is longer than any log can be old")
+    return round(found)
 
 
 def parse_chosen(text: str) -> Chosen:
     """`orders`, or `orders:0,2` for some of its partitions."""
-    topic, colon, numbers = text.partition(":")
-    parts = numbers.split(",") if colon else []
-    if not topic or not all(part.strip().isdecimal() for part in parts):
+    topic, colon, listed = text.partition(":")
+    parts = listed.split(",") if colon else []
+    numbers = tuple(found for found in map(number, parts) if found is not None)
+    if not topic or len(numbers) < len(parts):
         raise click.BadParameter(f"{text!r} is not TOPIC or TOPIC:0,1,2")
-    return Chosen(topic, tuple(int(part) for part in parts))
+    return Chosen(topic, numbers)
 
 
 def read_offsets(file: str) -> dict[TopicPartition, Offset]:
     """Lines of topic,partition,offset, as `export` and Kafka's --export write them."""
     offsets: dict[TopicPartition, Offset] = {}
-    with Path(file).open(encoding="utf-8", newline="") as lines:
-        for number, row in enumerate(csv.reader(lines), 1):
-            if not row:
-                continue
-            if len(row) != _COLUMNS or not row[0] or not row[1].isdecimal() or not row[2].isdecimal():
-                raise click.BadParameter(f"{file}: line {number} is not topic,partition,offset")
-            partition = TopicPartition(row[0], int(row[1]))
-            if partition in offsets:
-                raise click.BadParameter(f"{file}: line {number}: {partition} stands there before")
-            offsets[partition] = int(row[2])
+    try:
+        rows = list(csv.reader(Path(file).read_text(encoding="utf-8").splitlines()))
+    except UnicodeDecodeError as failure:
+        raise click.BadParameter(f"{file} is not UTF-8 (byte {failure.start})") from failure
+    except (csv.Error, OSError) as failure:
+        raise click.BadParameter(f"{file} cannot be read: {failure}") from failure
+    for line, row in enumerate(rows, 1):
+        if not row:
+            continue
+        index, offset = (number(row[1]), number(row[2], _LARGEST_OFFSET)) if len(row) == _COLUMNS else (None, None)
+        if not row[0] or index is None or offset is None:
+            raise click.BadParameter(f"{file}: line {line} is not topic,partition,offset")
+        partition = TopicPartition(row[0], index)
+        if partition in offsets:
+            raise click.BadParameter(f"{file}: line {line}: {partition} stands there before")
+        offsets[partition] = offset
     if not offsets:
         raise click.BadParameter(f"{file} names no partition")
     return offsets
@@ -93,9 +111,15 @@ def group_options(function: F) -> F:
         ctx.params["names"] = tuple(dict.fromkeys((*ctx.params.get("names", ()), *more)))
 
     option = click.option(
-        "--group", multiple=True, metavar="GROUP", callback=merge, expose_value=False, help="The same as GROUPS."
+        "--group",
+        multiple=True,
+        metavar="GROUP",
+        callback=merge,
+        expose_value=False,
+        help="The same as GROUPS.",
+        shell_complete=group_names,
     )
-    argument = click.argument("names", nargs=-1, metavar="[GROUPS]...", is_eager=True)
+    argument = click.argument("names", nargs=-1, metavar="[GROUPS]...", is_eager=True, shell_complete=group_names)
     return argument(option(function))
 
 
@@ -116,6 +140,7 @@ def topic_options(function: F) -> F:
         multiple=True,
         metavar="TOPIC[:N,N,...]",
         callback=_chosen,
+        shell_complete=topic_names,
         help="Only this topic, or these partitions of it; may be given again.",
     )(function)
 
@@ -137,8 +162,8 @@ def _way(way: Way, parse: Callable[[Any], Reset], help: str, **attributes: Any) 
 @_way(Way.EARLIEST, lambda _: Reset(Way.EARLIEST), "To the start of the log.", is_flag=True)
 @_way(Way.LATEST, lambda _: Reset(Way.LATEST), "To the end of the log.", is_flag=True)
 @_way(Way.CURRENT, lambda _: Reset(Way.CURRENT), "To what is committed; else to the end.", is_flag=True)
-@_way(Way.OFFSET, lambda n: Reset(Way.OFFSET, n), "To this offset.", type=click.IntRange(min=0))
-@_way(Way.SHIFT, lambda n: Reset(Way.SHIFT, n), "By so many, back if it is negative.", type=int)
+@_way(Way.OFFSET, lambda n: Reset(Way.OFFSET, n), "To this offset.", type=OFFSET)
+@_way(Way.SHIFT, lambda n: Reset(Way.SHIFT, n), "By so many, back if it is negative.", type=_SHIFT)
 @_way(
     Way.TIME,
     lambda text: Reset(Way.TIME, parse_datetime(text)),
@@ -152,9 +177,11 @@ def _way(way: Way, parse: Callable[[Any], Reset], help: str, **attributes: Any) 
     "To the offsets in a CSV file as `tidelog groups export` writes it.",
     type=click.Path(exists=True, dir_okay=False),
 )
+@click.option("--new-group", "may_be_new", is_flag=True, help="The group need not exist: it begins with these offsets.")
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is only shown.")
 @click.option("--dry-run", is_flag=True, help="Only show the plan, which is the default.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 @click.pass_context
 def reset_offsets(
@@ -162,6 +189,7 @@ def reset_offsets(
     names: tuple[str, ...],
     chosen: list[Chosen] | None,
     all_topics: bool,
+    may_be_new: bool,
     execute: bool,
     dry_run: bool,
     as_json: bool,
@@ -182,16 +210,25 @@ def reset_offsets(
         raise click.UsageError("name the partitions: either --topic, or --all-topics; --from-file names them itself")
     if reset.way is Way.FILE:
         chosen = [Chosen(partition.topic, (partition.partition,)) for partition in reset.offsets]
-    _reset(group, reset, chosen, execute, as_json, bootstrap)
+    _reset(group, reset, chosen, may_be_new=may_be_new, execute=execute, as_json=as_json, bootstrap=bootstrap)
 
 
 def _reset(
-    group: str, reset: Reset, chosen: list[Chosen] | None, execute: bool, as_json: bool, bootstrap: list[Address]
+    group: str,
+    reset: Reset,
+    chosen: list[Chosen] | None,
+    *,
+    may_be_new: bool,
+    execute: bool,
+    as_json: bool,
+    bootstrap: list[Address],
 ) -> None:
     from tidelog.client.group_offsets import commit_offsets
     from tidelog.client.group_reset import plan_reset
 
     async def work(cluster: Cluster) -> int:
+        if not may_be_new:
+            await _must_exist(cluster, group)
         planned = await plan_reset(cluster, group, reset, chosen)
         _show(group, planned, as_json)
         new = {partition: one.new for partition, one in planned.items() if one.new is not None}
@@ -207,6 +244,17 @@ def _reset(
         click.echo(f"reset {count} offsets of group {group}", err=True)
     else:
         click.echo("this is the plan, nothing was changed; --execute carries it out", err=True)
+
+
+async def _must_exist(cluster: Cluster, group: str) -> None:
+    """A mistyped name would otherwise make a new group, and the right one would stay where it is."""
+    from tidelog.client.errors import BrokerError
+    from tidelog.client.groups import DEAD, describe_groups
+    from tidelog.errors import ErrorCode
+
+    if (await describe_groups(cluster, [group]))[group].state == DEAD:
+        hint = "there is no such classic group; see `tidelog groups list`, or pass --new-group"
+        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group}", hint)
 
 
 def _show(group: str, planned: dict[TopicPartition, Planned], as_json: bool) -> None:

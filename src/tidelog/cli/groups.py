@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.group_reset import group_options, one_group, reset_offsets, topic_options
 from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.waiting import error_text
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
     from tidelog.client.cluster import Cluster
+    from tidelog.client.errors import DeadlineError
     from tidelog.client.group_lag import PartitionLag
-    from tidelog.client.groups import GroupDescription, GroupMember
+    from tidelog.client.groups import GroupDescription, GroupListing, GroupMember
     from tidelog.client.reset_plan import Chosen
 
     Described = list[tuple[GroupDescription, list[PartitionLag]]]
@@ -53,12 +55,11 @@ def _some_of(known: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
 @click.option("--state", "states", metavar="STATE,...", callback=_some_of(STATES), help="Only groups in these states.")
 @click.option("--type", "types", metavar="TYPE,...", callback=_some_of(TYPES), help="Only groups of these types.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def list_(states: list[str], types: list[str], as_json: bool, bootstrap: list[Address]) -> None:
     """List all groups, with members or without."""
-    from tidelog.client.groups import list_groups
-
-    listed = on_cluster(bootstrap, lambda cluster: list_groups(cluster, states=states, types=types))
+    listed, failure = on_cluster(bootstrap, lambda cluster: _listed(cluster, states, types))
     rows = [
         {
             "group": one.group,
@@ -69,7 +70,26 @@ def list_(states: list[str], types: list[str], as_json: bool, bootstrap: list[Ad
         }
         for one in listed
     ]
-    print_rows(rows, as_json=as_json, empty="there are no such groups")
+    if rows or failure is None:
+        print_rows(rows, as_json=as_json, empty="there are no such groups")
+    if failure is not None:
+        raise click.ClickException(error_text(failure))
+
+
+async def _listed(
+    cluster: Cluster, states: list[str], types: list[str]
+) -> tuple[list[GroupListing], DeadlineError | None]:
+    """The groups, and the error if some have no coordinator: then the others are shown before it."""
+    from tidelog.client.errors import DeadlineError, last_cause
+    from tidelog.client.groups import GroupsOfflineError, list_groups
+
+    try:
+        return await list_groups(cluster, states=states, types=types), None
+    except DeadlineError as failure:
+        cause = last_cause(failure)
+        if not isinstance(cause, GroupsOfflineError):
+            raise
+        return cause.listed, failure
 
 
 @command.command()
@@ -84,7 +104,9 @@ def list_(states: list[str], types: list[str], as_json: bool, bootstrap: list[Ad
     show_default=True,
     help="Where the log ends for lag: at the high watermark, or at the last stable offset.",
 )
+@click.option("--watch", "is_watch", is_flag=True, help="Show it anew every 2 seconds, until Ctrl-C.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def describe(
     names: tuple[str, ...],
@@ -92,6 +114,7 @@ def describe(
     of_members: bool,
     of_state: bool,
     isolation: str,
+    is_watch: bool,
     as_json: bool,
     bootstrap: list[Address],
 ) -> None:
@@ -103,16 +126,39 @@ def describe(
         raise click.UsageError("name groups, or pass --all-groups")
     if of_members and of_state:
         raise click.UsageError("pass --members or --state, not both")
+    if is_watch:
+        if as_json:
+            raise click.UsageError("pass --watch or --json, not both")
+        _watch(bootstrap, names, isolation, of_members, of_state)
+        return
     described = on_cluster(bootstrap, lambda cluster: _described(cluster, names, isolation))
     if as_json:
         print_rows((_whole(group, lags) for group, lags in described), as_json=True)
     elif of_state:
         print_rows((_summary(group) for group, _ in described), as_json=False)
     else:
-        for group, lags in described:
-            rows = list(member_rows(group) if of_members else offset_rows(group, lags))
-            title = _title(group)
+        for title, rows in _parts(described, of_members):
             print_rows(rows, as_json=False, title=title, empty=f"{title}\nit has no members and no committed offsets\n")
+
+
+def _parts(described: Described, of_members: bool) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Title and rows of each group."""
+    return [
+        (_title(group), list(member_rows(group) if of_members else offset_rows(group, lags)))
+        for group, lags in described
+    ]
+
+
+def _watch(bootstrap: list[Address], names: tuple[str, ...], isolation: str, of_members: bool, of_state: bool) -> None:
+    from tidelog.cli.watching import watch
+
+    async def look(cluster: Cluster) -> list[tuple[str, list[dict[str, Any]]]]:
+        described = await _described(cluster, names, isolation)
+        if of_state:
+            return [(f"{len(described)} groups", [_summary(group) for group, _ in described])]
+        return _parts(described, of_members)
+
+    watch(bootstrap, look)
 
 
 async def _described(cluster: Cluster, names: tuple[str, ...], isolation: str) -> Described:
@@ -141,6 +187,7 @@ async def _described(cluster: Cluster, names: tuple[str, ...], isolation: str) -
 @command.command()
 @group_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@call_timeout_option
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
     """Remove groups without members and all they have committed."""
@@ -160,15 +207,18 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
 @command.command()
 @group_options
 @topic_options
+@call_timeout_option
 @bootstrap_option
 def export(names: tuple[str, ...], chosen: list[Chosen] | None, bootstrap: list[Address]) -> None:
     """Print what a group has committed as CSV: topic,partition,offset, for `reset-offsets --from-file`."""
+    from tidelog.client.coordinators import learn_group_partitions
     from tidelog.client.group_offsets import committed_offsets
     from tidelog.client.group_reset import chosen_partitions
 
     group = one_group(names)
 
     async def work(cluster: Cluster) -> list[tuple[str, int, int]]:
+        await learn_group_partitions(cluster)
         committed = await committed_offsets(cluster, group)
         partitions = await chosen_partitions(cluster, chosen, committed)
         return [(*partition, committed[partition].offset) for partition in partitions if partition in committed]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.commands import interruptible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,6 +29,7 @@ def search(seeds: Sequence[int], *, jobs: int, keep_going: bool, resume: bool, d
 
     from tidelog.lab.sweep import Journal, Summary, run_all
 
+    interruptible()
     summary, journal = Summary(), Journal(directory)
     known = {result.seed: result for result in journal.results() if result.seed in seeds} if resume else {}
     for result in known.values():

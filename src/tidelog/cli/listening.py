@@ -18,7 +18,7 @@ def is_free(host: str, port: int) -> bool:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError:
+    except (OSError, UnicodeError):  # of a host that cannot be a name
         return False
     return True
 

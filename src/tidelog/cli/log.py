@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.commands import OFFSET
+from tidelog.cli.output import json_option, print_rows, put_bytes
 from tidelog.errors import TidelogError
 from tidelog.records.batch import decode_batch
 from tidelog.records.control import control_type
 from tidelog.records.header import BatchHeader
 from tidelog.records.scan import scan
 
-_WIDTH_WITHOUT_TERMINAL = 200
+if TYPE_CHECKING:
+    from tidelog.records.kernel import Record
 
 
 @click.group("log")
@@ -29,23 +29,58 @@ def command() -> None:
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--records", "show_records", is_flag=True, help="Show the records, not only their batches.")
 @click.option(
-    "--from", "from_offset", type=int, default=0, metavar="OFFSET", help="Begin with the batch that holds it."
+    "--from", "from_offset", type=OFFSET, default=0, metavar="OFFSET", help="Begin with the batch that has it."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line; keys and values in base 64.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line; what is not UTF-8 as key_base64 and so on."
+)
 def dump(path: Path, show_records: bool, from_offset: int, as_json: bool) -> None:
     """Show what is in a segment file, or in all segments of a partition's directory.
 
     Exits with 1 if a batch is damaged.
     """
-    files = [path] if path.is_file() else sorted(path.glob("*.log"))
+    files = sorted(file for file in path.glob("*.log") if file.is_file()) if path.is_dir() else [path]
     if not files:
         raise click.ClickException(f"{path} holds no .log files")
-    damaged = False
-    for file in files:
-        rows = _rows(file, show_records, from_offset)
-        damaged = (_print_json(rows) if as_json else _print_table(file, rows)) or damaged
-    if damaged:
+    if not all(file.is_file() for file in files):
+        raise click.ClickException(f"{path} is neither a file nor a directory")
+    found = [_dump(file, show_records, from_offset, as_json) for file in files]
+    if not all(found):
         raise SystemExit(1)
+
+
+def _dump(file: Path, show_records: bool, from_offset: int, as_json: bool) -> bool:
+    """Print what is in one file; False if it is damaged."""
+    try:
+        data = file.read_bytes()
+    except OSError as failure:
+        raise click.ClickException(f"{file} cannot be read: {failure.strerror}") from failure
+    rows: list[dict[str, Any]] = []
+    damage: dict[str, Any] | None = None
+    try:
+        for row in _rows(data, show_records, from_offset, as_json):
+            if "damaged" in row:
+                damage = row
+            else:
+                rows.append(row)
+    except TidelogError as failure:
+        damage = {"position": None, "damaged": str(failure)}
+    if as_json:
+        print_rows([*rows, *([damage] if damage else [])], as_json=True)
+        return damage is None
+    if rows or damage is None:
+        print_rows(rows, as_json=False, title=str(file), empty=f"{file}: empty")
+    if damage is not None:
+        click.echo(f"{file} {_damage(rows, damage)}")
+    return damage is None
+
+
+def _damage(rows: list[dict[str, Any]], damage: dict[str, Any]) -> str:
+    """A file that begins with something else is not called damaged: it may never have been a log."""
+    if not rows and damage["position"] == 0:
+        return f"does not begin with a whole batch of records, so it is no segment of a log: {damage['damaged']}"
+    where = "" if damage["position"] is None else f" at byte {damage['position']}"
+    return f"is damaged{where}: {damage['damaged']}"
 
 
 @command.command()
@@ -90,22 +125,28 @@ def strays(directory: Path, names: tuple[str, ...], as_json: bool) -> None:
         print_rows(rows, as_json=as_json, empty=f"{directory} holds no strays")
 
 
-def _rows(file: Path, show_records: bool, from_offset: int) -> Iterator[dict[str, Any]]:
-    data = file.read_bytes()
+def _rows(data: bytes, show_records: bool, from_offset: int, as_json: bool) -> Iterator[dict[str, Any]]:
     found = scan(data)
     for position, header in found.batches:
         if header.last_offset < from_offset:
             continue
         if show_records:
-            yield from _record_rows(data, header, position)
+            for record in decode_batch(data, header, position):
+                yield _record_object(record) if as_json else _record_row(record)
         else:
-            yield _batch_row(data, header, position)
+            yield _batch_object(data, header, position) if as_json else _batch_row(data, header, position)
     if found.reason is not None:
         yield {"position": found.end, "damaged": found.reason}
 
 
+def _control(data: bytes, header: BatchHeader, position: int) -> str | None:
+    return control_type(data, header, position).name.lower() if header.is_control else None
+
+
 def _batch_row(data: bytes, header: BatchHeader, position: int) -> dict[str, Any]:
-    kind = control_type(data, header, position).name.lower() if header.is_control else "data"
+    """For people, with empty cells where there is nothing to say."""
+    sequence = f"{header.producer_id}/{header.producer_epoch}@{header.base_sequence}"
+    kind = _control(data, header, position) or ("transactional data" if header.is_transactional else "data")
     return {
         "position": position,
         "offsets": f"{header.base_offset}..{header.last_offset}",
@@ -113,67 +154,54 @@ def _batch_row(data: bytes, header: BatchHeader, position: int) -> dict[str, Any
         "bytes": header.size_bytes,
         "epoch": header.partition_leader_epoch,
         "codec": header.codec.name.lower(),
-        "max timestamp": header.max_timestamp,
-        "producer": f"{header.producer_id}/{header.producer_epoch}@{header.base_sequence}"
-        if header.producer_id >= 0
-        else "",
-        "kind": ("transactional " if header.is_transactional and not header.is_control else "") + kind,
+        "max_timestamp": header.max_timestamp,
+        "producer": sequence if header.producer_id >= 0 else "",
+        "kind": kind,
     }
 
 
-def _record_rows(data: bytes, header: BatchHeader, position: int) -> Iterator[dict[str, Any]]:
-    for record in decode_batch(data, header, position):
-        yield {
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "key": record.key,
-            "value": record.value,
-            "headers": [[name, value] for name, value in record.headers],
-        }
+def _batch_object(data: bytes, header: BatchHeader, position: int) -> dict[str, Any]:
+    """For programs: numbers as numbers, null where there is none."""
+    has_producer = header.producer_id >= 0
+    return {
+        "position": position,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.size_bytes,
+        "leader_epoch": header.partition_leader_epoch,
+        "codec": header.codec.name.lower(),
+        "max_timestamp": header.max_timestamp,
+        "producer_id": header.producer_id if has_producer else None,
+        "producer_epoch": header.producer_epoch if has_producer else None,
+        "base_sequence": header.base_sequence if has_producer else None,
+        "transactional": header.is_transactional,
+        "control": _control(data, header, position),
+    }
 
 
-def _print_json(rows: Iterator[dict[str, Any]]) -> bool:
-    damaged = False
-    for row in rows:
-        damaged = damaged or "damaged" in row
-        click.echo(json.dumps(row, default=_base64))
-    return damaged
+def _record_row(record: Record) -> dict[str, Any]:
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [f"{name}={_text(value)}" for name, value in record.headers],
+    }
 
 
-def _base64(value: object) -> str:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} is not JSON")
+def _record_object(record: Record) -> dict[str, Any]:
+    """As `tidelog consume --json` shows a record."""
+    row: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp}
+    put_bytes(row, "key", record.key)
+    put_bytes(row, "value", record.value)
+    row["headers"] = []
+    for name, value in record.headers:
+        header: dict[str, Any] = {"key": name}
+        put_bytes(header, "value", value)
+        row["headers"].append(header)
+    return row
 
 
-def _print_table(file: Path, rows: Iterator[dict[str, Any]]) -> bool:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDTH_WITHOUT_TERMINAL
-    table: Table | None = None
-    damage: dict[str, Any] | None = None
-    try:
-        for row in rows:
-            if "damaged" in row:
-                damage = row
-                break
-            if table is None:
-                table = Table(*row, title=str(file), title_justify="left")
-            table.add_row(*(_cell(value) for value in row.values()))
-    except TidelogError as failure:
-        damage = {"position": "?", "damaged": str(failure)}
-    console.print(table if table is not None else f"{file}: empty")
-    if damage is not None:
-        console.print(f"[red]damaged at byte {damage['position']}: {damage['damaged']}[/red]", highlight=False)
-    return damage is not None
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return str(value)
+def _text(data: bytes | None) -> str:
+    return "null" if data is None else data.decode("utf-8", "backslashreplace")

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-_WIDTH_WITHOUT_TERMINAL = 200
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WIDTH_WITHOUT_TERMINAL = 1000
+"""Lines in a pipe are not folded: the next program would see one row as several."""
+
+_BETWEEN_COLUMNS = 2
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for programs.")
 
@@ -27,34 +35,66 @@ def print_rows(rows: Iterable[Mapping[str, Any]], *, as_json: bool, title: str |
 
 
 def print_json(row: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(row, ensure_ascii=False))
+    """A line that a terminal cannot take for commands either: JSON itself escapes only the first 32 characters."""
+    text = json.dumps(row, ensure_ascii=False)
+    click.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def printable(text: str) -> str:
+    r"""Control characters as \x1b and the like: names that clients chose must not command a terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _print_table(rows: list[Mapping[str, Any]], title: str | None) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
+    if title is not None:
+        click.echo(_printable_lines(title))
+    console.print(table(rows, console.width))
+
+
+def table(rows: list[Mapping[str, Any]], width: int) -> Table:
+    """A table that fits the width: numbers stay whole, headings break at spaces, and long text is folded.
+
+    Columns without a value in any row are left out.
+    """
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = _WIDTH_WITHOUT_TERMINAL
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name, value in rows[0].items():
-        table.add_column(name.replace("_", " "), justify="right" if isinstance(value, int) else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console.print(table)
+    shown = {name: [_cell(row[name]) for row in rows] for name in rows[0]}
+    shown = {name: cells for name, cells in shown.items() if any(cells)}
+    is_tight = _natural_width(shown) > width
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, _BETWEEN_COLUMNS - 1, 0, 0))
+    for name in shown:
+        is_number = all(value is None or isinstance(value, int) for value in (row[name] for row in rows))
+        heading = name.replace("_", "\n" if is_tight else " ")
+        made.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    for cells in zip(*shown.values(), strict=True):
+        made.add_row(*map(Text, cells))
+    return made
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _natural_width(shown: Mapping[str, list[str]]) -> int:
+    widths = (max(len(name), *map(len, cells)) for name, cells in shown.items())
+    return sum(width + _BETWEEN_COLUMNS for width in widths)
 
 
 def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else ""
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value)
-    return str(value)
+        return ",".join(_cell(item) for item in value)
+    return printable(str(value))
 
 
 def put_bytes(row: dict[str, Any], name: str, data: bytes | None) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import DEFAULT_BOOTSTRAP, run_until_interrupted
+from tidelog.cli.cluster import DEFAULT_BOOTSTRAP, checked_bootstrap, run_until_interrupted
+from tidelog.cli.commands import interruptible
 from tidelog.cli.output import json_option, print_json, print_rows
 from tidelog.client.addresses import parse_bootstrap
 from tidelog.errors import TidelogError
@@ -34,7 +35,7 @@ def command() -> None:
 def _servers(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     if text is not None:
         try:
-            parse_bootstrap(text)
+            checked_bootstrap(text)
         except ValueError as failure:
             raise click.BadParameter(str(failure)) from failure
     return text
@@ -43,6 +44,9 @@ def _servers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
 def bootstrap_option(**attributes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return click.option(
         "--bootstrap",
+        "--bootstrap-server",
+        "-b",
+        "bootstrap",
         metavar="HOST:PORT",
         envvar="TIDELOG_BOOTSTRAP",
         show_envvar=True,
@@ -152,6 +156,7 @@ def status(spec: Path | None, bootstrap: str | None, as_json: bool) -> None:
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """What fails is said in one line, and the command exits with 1; Ctrl-C says nothing."""
+    interruptible()
     try:
         yield
     except TidelogError as failure:
@@ -165,6 +170,8 @@ def _project(spec: Path | None, bootstrap: str | None) -> Project:
 
     try:
         project = read_project(spec if spec is not None else find_spec(Path.cwd()))
+    except RecursionError as failure:
+        raise PipelineError(f"{spec} is nested too deeply") from failure
     except ModuleNotFoundError as failure:
         raise PipelineError(f"{failure.name} is missing: pip install 'tidelog[spark]'") from failure
     if bootstrap is None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, key_values, on_cluster
+from tidelog.cli.cluster import bootstrap_option, given_timeout_s, key_values, on_cluster, timeout_option
+from tidelog.cli.commands import INT32
+from tidelog.cli.completion import topic_names
+from tidelog.cli.waiting import Ends
 
 if TYPE_CHECKING:
     from tidelog.cli.lines import Input, JsonLines, TextLines
@@ -24,11 +28,11 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @click.command("produce")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option("--key-separator", metavar="TEXT", help=r"What stands before it in a line is the key; \t is a tab.")
 @click.option("--null-marker", metavar="TEXT", help="A key or value that is exactly this is null.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=key_values, help="On every record.")
-@click.option("--partition", type=click.IntRange(min=0), help="Where all records go; else by key, or in turn.")
+@click.option("--partition", type=INT32, help="Where all records go; else by key, or in turn.")
 @click.option(
     "--json",
     "as_json",
@@ -37,6 +41,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 )
 @click.option("--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True, help="Who must have it.")
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@timeout_option("Give a record up if it is not written after so long. By default 120 s.")
 @bootstrap_option
 def command(
     topic: str,
@@ -52,12 +57,6 @@ def command(
     """Write the lines of standard input to a topic, a record each. Blank lines are left out.
 
     What went where is told on standard error. Exits with 1 if anything was not written.
-
-    \b
-    Examples:
-      echo hello | tidelog produce orders
-      printf '42:first\\n43:second\\n' | tidelog produce orders --key-separator :
-      tidelog consume orders --json | tidelog produce copy --json
     """
     from tidelog.cli.lines import JsonLines, TextLines
 
@@ -74,7 +73,9 @@ def command(
         lines = TextLines(separator, None if null_marker is None else null_marker.encode(), [*on_all], partition)
     outcome = _Outcome(topic)
     try:
-        on_cluster(bootstrap, lambda cluster: _produce(cluster, outcome, lines, _ACKS[acks], compression))
+        on_cluster(
+            bootstrap, lambda cluster: _produce(cluster, outcome, lines, _ACKS[acks], compression), Ends.BY_ITSELF
+        )
     finally:
         outcome.report()
 
@@ -89,19 +90,22 @@ async def _produce(
 ) -> None:
     from tidelog.cli.lines import read_lines
     from tidelog.client.batching import Batcher, BatchingSettings
-    from tidelog.client.produce import Producer
+    from tidelog.client.produce import DEFAULT_DELIVERY_TIMEOUT_MS, Producer
     from tidelog.host.clock import SystemClock
     from tidelog.records.header import Codec
 
     await cluster.topic(outcome.topic)
     codec = Codec[compression.upper()]
     longest_bytes = lines.longest(await _longest_record(cluster, outcome.topic, codec))
-    producer = Producer(cluster, acks=acks)
+    timeout_s = given_timeout_s()
+    timeout_ms = DEFAULT_DELIVERY_TIMEOUT_MS if timeout_s is None else max(int(timeout_s * 1000), 1)
+    producer = Producer(cluster, acks=acks, delivery_timeout_ms=timeout_ms)
     batcher = Batcher(cluster, producer, outcome.topic, BatchingSettings(compression=codec))
     clock = SystemClock()
     number = 0
+    outcome.is_reading = True
     try:
-        async for some in read_lines(sys.stdin.buffer, longest_bytes):
+        async for some in _until(outcome.failed, read_lines(sys.stdin.buffer, longest_bytes)):
             now_ms = clock.wall_ms()
             for line in some:
                 number += 1
@@ -115,6 +119,27 @@ async def _produce(
         await _end(batcher, producer, outcome)
     if outcome.failure is not None:
         raise outcome.failure
+
+
+async def _until(over: asyncio.Event, lines: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    """The lines, until the event is set: whoever waits for the next line hears at once that records are lost."""
+    ending = asyncio.ensure_future(over.wait())
+    coming: asyncio.Future[list[bytes]] | None = None
+    try:
+        while not over.is_set():
+            coming = asyncio.ensure_future(anext(lines))
+            await asyncio.wait((coming, ending), return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                return
+            try:
+                some = coming.result()
+            except StopAsyncIteration:
+                return
+            yield some
+    finally:
+        ending.cancel()
+        if coming is not None:
+            coming.cancel()
 
 
 async def _longest_record(cluster: Cluster, topic: str, codec: Codec) -> int:
@@ -149,6 +174,9 @@ class _Outcome:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.failure: BaseException | None = None
+        self.failed = asyncio.Event()
+        self.is_reading = False
+        """Whether the input was looked at."""
         self.blank = 0
         """Blank lines, which make no records."""
         self._counts: dict[asyncio.Future[Produced], int] = {}
@@ -176,6 +204,7 @@ class _Outcome:
             self._add(batch.result(), count)
             return
         self.failure = self.failure or failure
+        self.failed.set()
         if isinstance(failure, PartlyWrittenError):
             self._add(failure.produced, count - failure.lost_count)
             count = failure.lost_count
@@ -199,7 +228,7 @@ class _Outcome:
         lost = self._lost + sum(self._counts.values())
         if lost:
             click.echo(f"{_records(lost)} not written, or not known to be", err=True)
-        if not total and not lost:
+        if self.is_reading and not total and not lost:
             click.echo(f"no records written to {self.topic}: the input had none", err=True)
         if self.blank:
             click.echo("1 blank line left out" if self.blank == 1 else f"{self.blank} blank lines left out", err=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster
+from tidelog.cli.cluster import bootstrap_option, given_timeout_s, on_cluster, timeout_option
+from tidelog.cli.commands import INT32, REPLICATION_FACTOR, number
+from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
-from tidelog.cli.replica_plan import Plan, with_replicas
+from tidelog.cli.plan_file import FORMAT, as_file, read_plan
+from tidelog.cli.replica_plan import Plan, spread, with_replicas
+from tidelog.cli.waiting import Ends
 from tidelog.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
@@ -20,67 +22,74 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
     from tidelog.client.errors import BrokerError
 
-_FORMAT = '{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}]}'
+_WAIT_S = 300.0
 
 
 def _broker_ids(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[BrokerId, ...] | None:
     if text is None:
         return None
-    ids = text.split(",")
-    if not all(one.strip().isdecimal() for one in ids) or len({int(one) for one in ids}) < len(ids):
+    ids = [number(part) for part in text.split(",")]
+    found = tuple(broker for broker in ids if broker is not None)
+    if len(set(found)) < len(ids):
         raise click.BadParameter(f"{text!r} is not a list of different broker ids, such as 1,2,3")
-    return tuple(int(one) for one in ids)
+    return found
 
 
 @click.command("reassign")
-@click.option("--topic", help="All partitions of this topic, or those named with --partition.")
-@click.option("--partition", "numbers", multiple=True, type=click.IntRange(min=0), help="May be given again.")
+@click.option(
+    "--topic", shell_complete=topic_names, help="All partitions of this topic, or those named with --partition."
+)
+@click.option("--partition", "numbers", multiple=True, type=INT32, help="May be given again.")
 @click.option("--replicas", metavar="ID,ID,...", callback=_broker_ids, help="Where to; the first is the preferred one.")
 @click.option(
     "--replication-factor",
     "factor",
-    type=click.IntRange(min=1),
+    type=REPLICATION_FACTOR,
     help="So many replicas, on brokers that this chooses; for --topic, or --all.",
 )
-@click.option("--all", "of_all", is_flag=True, help="With --replication-factor: all topics, internal ones too.")
 @click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False), help=f"A plan as Kafka's tools have it: {_FORMAT}"
+    "--brokers",
+    metavar="ID,ID,...",
+    callback=_broker_ids,
+    help="As many replicas as now, spread over these brokers with few moves; for --topic, or --all.",
 )
+@click.option("--all", "of_all", is_flag=True, help="All topics, internal ones too.")
+@click.option("--file", type=click.Path(exists=True, dir_okay=False), help=f"A plan as Kafka's tools have it: {FORMAT}")
+@click.option("--generate", is_flag=True, help="Print the plan as JSON for --file, and what is now to standard error.")
 @click.option("--execute", is_flag=True, help="Do it; without this the plan is only shown.")
 @click.option("--wait", is_flag=True, help="With --execute: return when the replicas have moved.")
-@click.option("--timeout", default=300.0, show_default=True, type=click.FloatRange(min=0), help="Seconds, for --wait.")
 @click.option("--list", "listing", is_flag=True, help="Show what is being moved.")
 @click.option("--cancel", is_flag=True, help="Call off what is being moved of --topic.")
 @json_option
+@timeout_option("Give up after so long. By default each call has 60 s, and --wait 300 s.")
 @bootstrap_option
 def command(
     topic: str | None,
     numbers: tuple[int, ...],
     replicas: tuple[BrokerId, ...] | None,
     factor: int | None,
+    brokers: tuple[BrokerId, ...] | None,
     of_all: bool,
     file: str | None,
+    generate: bool,
     execute: bool,
     wait: bool,
-    timeout: float,
     listing: bool,
     cancel: bool,
     as_json: bool,
     bootstrap: list[Address],
 ) -> None:
-    """Move partitions to other brokers, or change how many replicas they have.
-
-    \b
-    Examples:
-      tidelog reassign --topic orders --replicas 1,2,3
-      tidelog reassign --replication-factor 3 --all --execute --wait
-    """
-    if [listing, cancel, replicas is not None, factor is not None, file is not None].count(True) != 1:
-        raise click.UsageError("pass one of --replicas, --replication-factor, --file, --list and --cancel")
-    if factor is None and of_all:
-        raise click.UsageError("--all is for --replication-factor")
-    if factor is not None and (topic is None) != of_all:
-        raise click.UsageError("--replication-factor needs --topic or --all")
+    """Move partitions to other brokers, or change how many replicas they have."""
+    ways = [listing, cancel, replicas is not None, factor is not None, brokers is not None, file is not None]
+    if ways.count(True) != 1:
+        raise click.UsageError("pass one of --replicas, --replication-factor, --brokers, --file, --list and --cancel")
+    chooses = factor is not None or brokers is not None
+    if of_all and not chooses:
+        raise click.UsageError("--all is for --replication-factor and --brokers")
+    if chooses and (topic is None) != of_all:
+        raise click.UsageError("--replication-factor and --brokers need --topic or --all")
+    if generate and (execute or as_json or listing or cancel):
+        raise click.UsageError("--generate prints a plan; it goes with no --execute, --json, --list and --cancel")
     if (replicas is not None or cancel) and topic is None:
         raise click.UsageError("name the partitions with --topic")
     if (numbers and topic is None) or (topic is not None and file is not None):
@@ -98,60 +107,25 @@ def command(
         async def planned(cluster: Cluster) -> Plan:
             if read is not None:
                 return read
-            if factor is not None:
-                return await _with_factor(cluster, topic, numbers, factor)
+            if chooses:
+                return await _chosen_plan(cluster, topic, numbers, factor, brokers or ())
             assert topic is not None
             assert replicas is not None
             return dict.fromkeys(await _partitions(cluster, topic, numbers), replicas)
 
-        _move(planned, execute, timeout if wait else None, as_json, bootstrap)
+        if generate:
+            _generate(planned, bootstrap)
+        else:
+            _move(planned, execute, wait, as_json, bootstrap)
 
 
 # The plan
 
 
-def read_plan(file: str) -> Plan:
-    """What a file in the format of kafka-reassign-partitions says; ClickException with what is wrong with it."""
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as failure:
-        raise click.ClickException(f"{file} is not JSON: {failure}") from failure
-    if not isinstance(content, dict) or not isinstance(content.get("partitions"), list):
-        raise click.ClickException(f"{file} is not a plan, which is {_FORMAT}")
-    if content.get("version", 1) != 1:
-        raise click.ClickException(f"{file} has version {content['version']}, and only 1 is known")
-    plan: Plan = {}
-    for number, entry in enumerate(content["partitions"]):
-        problem = _problem(entry)
-        if problem is None:
-            partition = TopicPartition(entry["topic"], entry["partition"])
-            problem = f"{partition} stands there before" if partition in plan else None
-        if problem is not None:
-            raise click.ClickException(f"{file}: partitions[{number}]: {problem}")
-        plan[partition] = tuple(entry["replicas"])
-    if not plan:
-        raise click.ClickException(f"{file} names no partition")
-    return plan
-
-
-def _problem(entry: Any) -> str | None:
-    if not isinstance(entry, dict):
-        return "not an object"
-    if not isinstance(entry.get("topic"), str):
-        return "topic is not a string"
-    if type(entry.get("partition")) is not int or entry["partition"] < 0:
-        return "partition is not a number"
-    replicas = entry.get("replicas")
-    if not isinstance(replicas, list) or not replicas or any(type(one) is not int or one < 0 for one in replicas):
-        return "replicas are not a list of broker ids"
-    if len(set(replicas)) < len(replicas):
-        return "replicas name a broker more than once"
-    if any(place != "any" for place in entry.get("log_dirs") or ()):
-        return 'log_dirs other than "any" cannot be chosen'
-    return None
-
-
-async def _with_factor(cluster: Cluster, topic: str | None, numbers: tuple[int, ...], factor: int) -> Plan:
+async def _chosen_plan(
+    cluster: Cluster, topic: str | None, numbers: tuple[int, ...], factor: int | None, brokers: tuple[BrokerId, ...]
+) -> Plan:
+    """So many replicas on all living brokers, or as many as now on these brokers."""
     topics = await cluster.all_topics()
     if topic is None:
         partitions = [TopicPartition(name, number) for name, known in topics.items() for number in known.partitions]
@@ -160,6 +134,8 @@ async def _with_factor(cluster: Cluster, topic: str | None, numbers: tuple[int, 
     known = {partition: cluster.metadata.partition(partition) for partition in partitions}
     current = {partition: found.replicas for partition, found in known.items() if found is not None}
     try:
+        if factor is None:
+            return spread(current, brokers)
         return with_replicas(current, factor, list(cluster.metadata.brokers))
     except ValueError as failure:
         raise click.ClickException(str(failure)) from failure
@@ -177,16 +153,17 @@ async def _partitions(cluster: Cluster, topic: str, numbers: Iterable[int]) -> l
 def _move(
     planned: Callable[[Cluster], Awaitable[Plan]],
     execute: bool,
-    timeout_s: float | None,
+    wait: bool,
     as_json: bool,
     bootstrap: list[Address],
 ) -> None:
-    """Show the plan; carry it out if told so, and wait for its end if there is a time for that."""
+    """Show the plan; carry it out if told so, and wait for its end if told so."""
     from tidelog.client.leadership import alter_reassignments, wait_until_reassigned
 
     async def work(cluster: Cluster) -> bool:
         plan = await planned(cluster)
         rows = await _plan_rows(cluster, plan)
+        await _warn_of_the_dead(cluster, plan)
         results: Mapping[TopicPartition, BrokerError | None] = {}
         if execute and plan:
             results = await alter_reassignments(cluster, plan)
@@ -194,16 +171,44 @@ def _move(
                 row["result"] = "begun" if results[partition] is None else str(results[partition])
         print_rows(rows.values(), as_json=as_json, empty="all partitions have these replicas already")
         begun = {partition: plan[partition] for partition, failure in results.items() if failure is None}
-        if timeout_s is not None and begun:
+        if wait and begun:
+            timeout_s = given_timeout_s() or _WAIT_S
             await wait_until_reassigned(cluster, begun, timeout_ms=timeout_s * 1000)
             click.echo(f"{len(begun)} partitions reassigned", err=True)
         return len(begun) == len(results)
 
-    is_done = on_cluster(bootstrap, work)
+    is_done = on_cluster(bootstrap, work, Ends.BY_ITSELF if wait else Ends.AS_A_WHOLE)
     if not execute:
         click.echo("this is the plan, nothing was changed; --execute carries it out", err=True)
     if not is_done:
         sys.exit(1)
+
+
+def _generate(planned: Callable[[Cluster], Awaitable[Plan]], bootstrap: list[Address]) -> None:
+    """As Kafka's tool: what is now, to go back to, and what is proposed. Only the second is standard output."""
+
+    async def work(cluster: Cluster) -> tuple[Plan, Plan]:
+        plan = await planned(cluster)
+        await _warn_of_the_dead(cluster, plan)
+        rows = await _plan_rows(cluster, plan)
+        return {partition: tuple(row["current"]) for partition, row in rows.items()}, plan
+
+    current, plan = on_cluster(bootstrap, work)
+    if not plan:
+        raise click.ClickException("there is nothing to move: all partitions have such replicas already")
+    click.echo(f"what is now, to go back to it:\n{as_file(current)}\nwhat is proposed:", err=True)
+    click.echo(as_file(plan))
+
+
+async def _warn_of_the_dead(cluster: Cluster, plan: Plan) -> None:
+    """A replica on a broker that is not alive is out of sync until the broker comes, and so long the move goes on."""
+    from tidelog.client.admin import Admin
+
+    alive = {broker.id for broker in (await Admin(cluster).describe_cluster()).brokers}
+    for broker in sorted({broker for replicas in plan.values() for broker in replicas} - alive):
+        count = sum(broker in replicas for replicas in plan.values())
+        noun = "1 partition" if count == 1 else f"{count} partitions"
+        click.echo(f"warning: broker {broker} is not alive; it would get {noun}", err=True)
 
 
 async def _plan_rows(cluster: Cluster, plan: Plan) -> dict[TopicPartition, dict[str, Any]]:

@@ -7,10 +7,11 @@ from datetime import datetime
 
 import click
 
+from tidelog.cli.commands import shortened
+
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 _LATEST_MS = (1 << 63) - 1
-_SHOWN = 40
 
 
 def parse_since(text: str, now_ms: int, option: str = "--since") -> int:
@@ -20,10 +21,10 @@ def parse_since(text: str, now_ms: int, option: str = "--since") -> int:
         found = _milliseconds(text, now_ms)
     except (ValueError, OverflowError, OSError) as failure:
         raise click.UsageError(
-            f"{option} {_shortened(text)!r} is no time: write 2026-01-31T12:00, ms since 1970, or a time ago like 10m"
+            f"{option} {shortened(text)!r} is no time: write 2026-01-31T12:00, ms since 1970, or a time ago like 10m"
         ) from failure
     if found > _LATEST_MS:
-        raise click.UsageError(f"{option} {_shortened(text)!r} is later than any record can be")
+        raise click.UsageError(f"{option} {shortened(text)!r} is later than any record can be")
     return max(found, 0)
 
 
@@ -34,10 +35,6 @@ def _milliseconds(text: str, now_ms: int) -> int:
     if ago is not None:
         return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
     return round(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def iso_time(timestamp_ms: int) -> str:

@@ -155,18 +155,27 @@ class Supervisor:
         os.close(descriptor)
 
     def _report_end(self, broker: BrokerProcess) -> None:
-        was_ready = broker.ready_fd < 0
+        was_ready = broker.is_ready
         status = self._end(broker)
         if self._is_told_to_stop:
+            return
+        if self._restart and broker.ports:
+            broker.restart_at = time.monotonic() + _RESTART_S
+        if was_ready and status == 0:
+            click.echo(f"broker {broker.number} was stopped{self._how_to_start(broker)}")
             return
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         how = how if was_ready else "did not start"
         reason = f": {broker.reason()}" if status >= 0 and broker.reason() else ""
-        click.echo(f"broker {broker.number} {how}{reason}; its log is {broker.log_file}", err=True)
-        if self._restart and broker.ports:
-            broker.restart_at = time.monotonic() + _RESTART_S
-        else:
+        hint = self._how_to_start(broker) if was_ready else ""
+        click.echo(f"broker {broker.number} {how}{reason}; its log is {broker.log_file}{hint}", err=True)
+        if broker.restart_at is None:
             self._failed = True
+
+    def _how_to_start(self, broker: BrokerProcess) -> str:
+        if broker.restart_at is not None:
+            return "; it is started again"
+        return f". This brings it back: {broker.command_by_hand}"
 
     def _end(self, broker: BrokerProcess) -> int:
         """Take in the last words of a process that has ended."""
@@ -209,7 +218,8 @@ class Supervisor:
         for broker in running:
             if broker.process is not None and broker.process.poll() is not None:
                 status = self._end(broker)
-                if status != 0:
+                is_early = status == -signal.SIGTERM and not broker.ports
+                if status != 0 and not is_early:  # it had not begun: there was nothing to put in order
                     self._failed = True
                     click.echo(f"broker {broker.number} did not stop cleanly; its log is {broker.log_file}", err=True)
 

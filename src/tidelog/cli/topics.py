@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, config_option, on_cluster
+from tidelog.cli import log_directories
+from tidelog.cli.cluster import bootstrap_option, call_timeout_option, config_option, on_cluster
+from tidelog.cli.commands import COUNT, REPLICATION_FACTOR
+from tidelog.cli.completion import topic_names
 from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.setting_names import known_names, refuse_unknown
+from tidelog.cli.setting_values import as_value
+from tidelog.cli.trim import trim
 from tidelog.errors import ErrorCode
 from tidelog.types import TopicPartition
 
@@ -17,8 +23,11 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
     from tidelog.client.metadata import TopicMetadata
     from tidelog.client.watermarks import ReplicaWatermarks
+    from tidelog.wire.messages.configs import DescribeConfigsResourceResult
 
     Watermarks = dict[TopicPartition, list[ReplicaWatermarks]]
+    Sizes = dict[TopicPartition, list[dict[str, Any]]]
+    Described = tuple[TopicMetadata, list[DescribeConfigsResourceResult], Watermarks | None]
 
 
 @click.group("topics")
@@ -26,15 +35,19 @@ def command() -> None:
     """Make, show, change and remove topics."""
 
 
+command.add_command(trim)
+
+
 @command.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="How many; else the broker's num.partitions.")
+@click.option("--partitions", type=COUNT, help="How many; else the broker's num.partitions.")
 @click.option(
-    "--replication-factor", type=click.IntRange(min=1), help="Copies; else the broker's default.replication.factor."
+    "--replication-factor", type=REPLICATION_FACTOR, help="Copies; else the broker's default.replication.factor."
 )
 @config_option(help="A setting of the topic, such as retention.ms=60000; may be given again.")
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def create(
     name: str,
@@ -77,6 +90,7 @@ def create(
 @command.command("list")
 @click.option("--internal", is_flag=True, help="Show the topics too that the cluster keeps for itself.")
 @json_option
+@call_timeout_option
 @bootstrap_option
 def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
     """List all topics."""
@@ -86,26 +100,32 @@ def list_(internal: bool, as_json: bool, bootstrap: list[Address]) -> None:
 
 
 @command.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=topic_names)
 @click.option("--watermarks", is_flag=True, help="Ask each replica for its log end offset and high watermark: LEO/HW.")
+@click.option("--sizes", is_flag=True, help="Ask each broker for the bytes of its replicas, and where they are.")
 @json_option
+@call_timeout_option
 @bootstrap_option
-def describe(names: tuple[str, ...], watermarks: bool, as_json: bool, bootstrap: list[Address]) -> None:
+def describe(names: tuple[str, ...], watermarks: bool, sizes: bool, as_json: bool, bootstrap: list[Address]) -> None:
     """Show the partitions and settings of topics, or of all of them."""
-    for topic, configs, asked in on_cluster(bootstrap, lambda cluster: _described(cluster, names, watermarks)):
+
+    async def work(cluster: Cluster) -> tuple[list[Described], Sizes | None]:
+        return await _described(cluster, names, watermarks), await _sizes(cluster) if sizes else None
+
+    described, held = on_cluster(bootstrap, work)
+    for topic, entries, asked in described:
         if as_json:
-            detail = list(_partitions(topic, asked, as_json=True))
+            detail = list(_partitions(topic, asked, held, as_json=True))
+            configs = {entry.name: as_value(entry) for entry in entries}
             print_rows([{**_summary(topic), "configs": configs, "detail": detail}], as_json=True)
             continue
         summary = _summary(topic)
-        settings = "".join(f"\n{name}={value}" for name, value in sorted(configs.items()))
+        settings = "".join(f"\n{entry.name}={entry.value}" for entry in sorted(entries, key=lambda entry: entry.name))
         title = f"{topic.name}  id {summary['id']}  replication factor {summary['replication_factor']}{settings}"
-        print_rows(_partitions(topic, asked, as_json=False), as_json=False, title=title)
+        print_rows(_partitions(topic, asked, held, as_json=False), as_json=False, title=title)
 
 
-async def _described(
-    cluster: Cluster, names: tuple[str, ...], watermarks: bool
-) -> list[tuple[TopicMetadata, dict[str, str | None], Watermarks | None]]:
+async def _described(cluster: Cluster, names: tuple[str, ...], watermarks: bool) -> list[Described]:
     """Each topic, the settings of its own, and what its replicas said if they were asked."""
     from tidelog.client.admin import Admin, ConfigSource, Resource, ResourceType
     from tidelog.client.watermarks import replica_watermarks
@@ -118,16 +138,25 @@ async def _described(
     described = []
     for topic in topics:
         configs = await Admin(cluster).describe_configs(Resource(ResourceType.TOPIC, topic.name))
-        own = {entry.name: entry.value for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC}
+        own = [entry for entry in configs if entry.config_source == ConfigSource.DYNAMIC_TOPIC]
         described.append((topic, own, asked))
     return described
 
 
+async def _sizes(cluster: Cluster) -> Sizes:
+    from tidelog.client.admin import Admin
+
+    admin = Admin(cluster)
+    alive = [broker.id for broker in (await admin.describe_cluster()).brokers]
+    return log_directories.replica_sizes(await log_directories.ask(admin, alive))
+
+
 @command.command()
-@click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="Grow to that many; a topic never shrinks.")
+@click.argument("name", shell_complete=topic_names)
+@click.option("--partitions", type=COUNT, help="Grow to that many; a topic never shrinks.")
 @config_option(help="Set this; may be given again.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Back to the broker's value.")
+@call_timeout_option
 @bootstrap_option
 def alter(
     name: str, partitions: int | None, configs: dict[str, str], deleted: tuple[str, ...], bootstrap: list[Address]
@@ -141,6 +170,7 @@ def alter(
     async def work(cluster: Cluster) -> None:
         if configs or deleted:
             resource = Resource(ResourceType.TOPIC, name)
+            refuse_unknown([*configs, *deleted], await known_names(cluster, resource), resource)
             await Admin(cluster).alter_configs(resource, changed=configs, deleted=deleted)
         if partitions is not None:
             await Admin(cluster).create_partitions(name, partitions)
@@ -150,22 +180,33 @@ def alter(
 
 
 @command.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@call_timeout_option
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
     """Remove topics and all that is in them."""
     from tidelog.client.admin import Admin
 
+    wanted = list(dict.fromkeys(names))
+
+    async def look(cluster: Cluster) -> list[TopicMetadata]:
+        return [await cluster.topic(name, led=False, fresh=True) for name in wanted]
+
     if not yes:
-        click.confirm(f"Delete {', '.join(names)} and all records in it?", abort=True)
+        found = ", ".join(f"{topic.name} ({_counted(topic)})" for topic in on_cluster(bootstrap, look))
+        click.confirm(f"Delete {found} and all records in {'it' if len(wanted) == 1 else 'them'}?", abort=True)
 
     async def work(cluster: Cluster) -> None:
-        for name in names:
+        for name in wanted:
             await Admin(cluster).delete_topic(name)
             click.echo(f"deleted topic {name}")
 
     on_cluster(bootstrap, work)
+
+
+def _counted(topic: TopicMetadata) -> str:
+    return "1 partition" if len(topic.partitions) == 1 else f"{len(topic.partitions)} partitions"
 
 
 def _summary(topic: TopicMetadata) -> dict[str, Any]:
@@ -180,7 +221,9 @@ def _summary(topic: TopicMetadata) -> dict[str, Any]:
     }
 
 
-def _partitions(topic: TopicMetadata, watermarks: Watermarks | None, *, as_json: bool) -> Iterator[dict[str, Any]]:
+def _partitions(
+    topic: TopicMetadata, watermarks: Watermarks | None, sizes: Sizes | None, *, as_json: bool
+) -> Iterator[dict[str, Any]]:
     for partition in topic.partitions.values():
         row: dict[str, Any] = {
             "partition": partition.partition,
@@ -193,6 +236,10 @@ def _partitions(topic: TopicMetadata, watermarks: Watermarks | None, *, as_json:
         if watermarks is not None:
             replicas = watermarks[TopicPartition(topic.name, partition.partition)]
             row["watermarks"] = [_as_object(one) for one in replicas] if as_json else "  ".join(map(_as_text, replicas))
+        if sizes is not None:
+            held = sizes.get(TopicPartition(topic.name, partition.partition), [])
+            shown = (f"{replica['broker']}: {replica['bytes']}" for replica in held)
+            row["sizes"] = held if as_json else "  ".join(shown)
         yield row
 
 

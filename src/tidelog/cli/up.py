@@ -103,7 +103,7 @@ def command(
       tidelog up --brokers 3 --data ci --port 0    three brokers on free ports
       tidelog up --detach; tidelog status; tidelog down
     """
-    from tidelog.cli.data_directory import DataDirectory
+    from tidelog.cli.data_directory import DataDirectory, process_text
     from tidelog.cli.supervisor import Supervisor
 
     given = _check(port, host, advertise, settings, zookeeper)
@@ -112,6 +112,12 @@ def command(
         from tidelog.cli.detached import start_detached
 
         sys.exit(start_detached(directory, sys.argv[1:]))
+    by_hand = directory.by_hand()
+    if by_hand:
+        raise click.ClickException(
+            f"broker {by_hand[0].broker} of {directory.path} runs already, as {process_text(by_hand[0].process)}; "
+            f"`tidelog down --data {directory.path}` stops it"
+        )
     directory.lock()
     known = directory.brokers
     count = brokers or known or 1
@@ -125,7 +131,7 @@ def command(
     plan = _Plan(count, host, advertise, port, given, zookeeper, log_level)
     _check_ports(plan)
     processes = _processes(plan, directory.path, _metrics_ports(plan, metrics_port))
-    directory.remember(max(count, known))
+    directory.remember(max(count, directory.highest_broker if fewer else known))
 
     def tell_ready(running: Running) -> None:
         _say_ready(running, directory, known, zookeeper)

@@ -42,7 +42,7 @@ def command(port: int, data: str, jars: str | None) -> None:
     directory = Path(data).resolve()
     (directory / "data").mkdir(parents=True, exist_ok=True)
     config = directory / "zoo.cfg"
-    config.write_text(_CONFIG.format(data=directory / "data", port=port))
+    config.write_text(_CONFIG.format(data=directory / "data", port=port), encoding="utf-8", errors="surrogateescape")
     click.echo(f"ZooKeeper on 127.0.0.1:{port}, data in {directory} (zookeeper.connect=127.0.0.1:{port})", err=True)
     # It takes the place of this process, so signals and the exit status are its own.
     os.execv(java, [java, *_JVM_OPTIONS, "-cp", f"{found}/*", _MAIN, str(config)])

@@ -16,6 +16,7 @@ from tidelog.client.contacts import Contacts
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, UnknownTopicError, check
 from tidelog.client.metadata import ClusterMetadata, TopicMetadata
 from tidelog.client.settings import DEFAULT_SETTINGS, ClientSettings
+from tidelog.client.waits import Waits
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.net.calling import Connection
 from tidelog.ports import Random
@@ -42,6 +43,7 @@ class Cluster:
 
     `known` brokers are asked if no bootstrap address answers, and are believed only if they are still of their cluster.
     With a `cluster_id`, bootstrap addresses must be of that cluster too. Otherwise the first answer says which it is.
+    `waits` is told what keeps its calls, and may have a deadline for all of them.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class Cluster:
         settings: ClientSettings = DEFAULT_SETTINGS,
         known: KnownBrokers = NONE_KNOWN,
         cluster_id: str | None = None,
+        waits: Waits | None = None,
     ) -> None:
         self.settings = settings
+        self.waits = Waits() if waits is None else waits
         self.metadata = ClusterMetadata(cluster_id)
         self.random = random
-        self._contacts = Contacts(bootstrap, known, self.metadata, settings, random)
+        self._contacts = Contacts(bootstrap, known, self.metadata, settings, random, self.waits)
 
     @classmethod
     async def open(
@@ -68,13 +72,14 @@ class Cluster:
         known: KnownBrokers = NONE_KNOWN,
         cluster_id: str | None = None,
         timeout_ms: float | None = None,
+        waits: Waits | None = None,
     ) -> Cluster:
         """Knows the brokers when it returns; CannotConnectError at once if no address answers.
 
         With a timeout, all addresses are tried again until it is over; then DeadlineError. WrongClusterError if all
         addresses belong to other clusters.
         """
-        cluster = cls(bootstrap, random=random, settings=settings, known=known, cluster_id=cluster_id)
+        cluster = cls(bootstrap, random=random, settings=settings, known=known, cluster_id=cluster_id, waits=waits)
         try:
             if timeout_ms is None:
                 await cluster._learn([])
@@ -119,11 +124,15 @@ class Cluster:
         to: BrokerId | None = None,
         versions: Versions | None = None,
         timeout_ms: float | None = None,
+        waits_for: str = "",
     ) -> Any:
-        """Once, to that broker or to any; the response may hold errors."""
+        """Once, to that broker or to any; the response may hold errors.
+
+        `waits_for` is for requests that a healthy broker may answer late: what it waits for itself, for a user to know.
+        """
         if to is None:
             return await self._contacts.call_any(request, versions, timeout_ms)
-        return await self._contacts.call_on(await self.connection(to), request, versions, timeout_ms)
+        return await self._contacts.call_on(await self.connection(to), request, versions, timeout_ms, waits_for)
 
     async def call_controller(self, request: Message, *, versions: Versions | None = None) -> Any:
         """Once; BrokerError with NOT_CONTROLLER if nobody is known to be it."""
@@ -147,24 +156,30 @@ class Cluster:
         """
         loop = asyncio.get_running_loop()
         patience_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = loop.time() + patience_ms / 1000
-        failures, stale = 0, False
-        while True:
-            try:
-                if stale and topics is not None:
-                    await self.refresh_once(topics, elsewhere=failures > 1)
-                stale = False
-                return await attempt()
-            except TidelogError as failure:
-                failures += 1
-                code = failure.code
-                if not code.retriable:
-                    raise
-                rest_s = self.settings.backoff_s(failures, self.random)
-                if loop.time() + rest_s > deadline:
-                    raise DeadlineError(f"{about}: gave up after {patience_ms:.0f} ms; last: {failure}") from failure
-                stale = stale or code in STALE_METADATA
-            await asyncio.sleep(rest_s)
+        began_s = loop.time()
+        deadline_s, told_ms = self.waits.bounds(patience_ms, began_s)
+        failures, stale, waiting = 0, False, object()
+        self.waits.begins(waiting, about, began_s)
+        try:
+            while True:
+                try:
+                    if stale and topics is not None:
+                        await self.refresh_once(topics, elsewhere=failures > 1)
+                    stale = False
+                    return await attempt()
+                except TidelogError as failure:
+                    failures += 1
+                    code = failure.code
+                    if not code.retriable:
+                        raise
+                    rest_s = self.settings.backoff_s(failures, self.random)
+                    if loop.time() + rest_s > deadline_s:
+                        raise DeadlineError.of(about, told_ms, failure) from failure
+                    stale = stale or code in STALE_METADATA
+                    self.waits.failed(waiting, about, failure, began_s)
+                await asyncio.sleep(rest_s)
+        finally:
+            self.waits.over(waiting)
 
     # Metadata
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 
-from tidelog.client.addresses import Address
+from tidelog.client.addresses import Address, address_text
 from tidelog.client.settings import ClientSettings
+from tidelog.client.waits import Waits
 from tidelog.net.calling import Connection, ConnectionClosedError
 
 
 class Connections:
     """Always: at most one connection per address; a connection that ended is replaced when the address is needed."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, waits: Waits) -> None:
         self._settings = settings
+        self._waits = waits
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._closed = False
@@ -39,23 +42,34 @@ class Connections:
             return connection
         opening = self._opening.get(address)
         if opening is None:
-            opening = self._opening[address] = asyncio.get_running_loop().create_task(self.opened(address))
+            opening = self._opening[address] = asyncio.get_running_loop().create_task(self._open_one(address))
             opening.add_done_callback(lambda task: self._keep_opened(address, task))
-        # Shielded, for others may wait for the same.
-        return await asyncio.shield(opening)
+        with self._unanswered(address):
+            # Shielded, for others may wait for the same.
+            return await asyncio.shield(opening)
 
     async def opened(self, address: Address) -> Connection:
         """A new one, with the broker's versions known, that is the caller's to `keep` or to close."""
+        with self._unanswered(address):
+            return await self._open_one(address)
+
+    def _unanswered(self, address: Address) -> AbstractContextManager[None]:
+        """Entered by whoever waits for the connection: one that is opened and not needed any more keeps nobody."""
+        return self._waits.unanswered(
+            f"{address_text(address)} does not answer a new connection", asyncio.get_running_loop().time()
+        )
+
+    async def _open_one(self, address: Address) -> Connection:
         host, port = address
-        settings = self._settings
+        settings, now_s = self._settings, asyncio.get_running_loop().time()
         connection = await Connection.open(
             host,
             port,
             client_id=settings.client_id,
-            connect_timeout_ms=settings.socket_connection_setup_timeout_ms,
+            connect_timeout_ms=self._waits.patience_ms(settings.socket_connection_setup_timeout_ms, now_s),
         )
         try:
-            await connection.negotiate(timeout_ms=settings.request_timeout_ms)
+            await connection.negotiate(timeout_ms=self._waits.patience_ms(settings.request_timeout_ms, now_s))
         except BaseException:
             connection.close()
             raise

@@ -13,9 +13,11 @@ from tidelog.client.errors import WrongClusterError, check, unreachable
 from tidelog.client.metadata import ClusterMetadata
 from tidelog.client.racing import NoneSucceededError, first_success
 from tidelog.client.settings import ClientSettings
+from tidelog.client.waits import Waits
 from tidelog.errors import TidelogError
 from tidelog.net.calling import Connection, ConnectionClosedError
 from tidelog.ports import Random
+from tidelog.wire.api import API
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.wire.schema import Message
 from tidelog.wire.versions import Versions
@@ -39,13 +41,15 @@ class Contacts:
         metadata: ClusterMetadata,
         settings: ClientSettings,
         random: Random,
+        waits: Waits,
     ) -> None:
-        self.connections = Connections(settings)
+        self.connections = Connections(settings, waits)
         self._bootstrap = list(bootstrap)
         self._known_cluster_id = known.cluster_id
         self._metadata = metadata
         self._settings = settings
         self._random = random
+        self._waits = waits
         self._last_asked = LastAsked()
         self._former = FormerAddresses(known.addresses)
         self._strangers: dict[Address, WrongClusterError] = {}
@@ -64,11 +68,19 @@ class Contacts:
         return await self._call_at(address, connection, request, versions, timeout_ms)
 
     async def call_on(
-        self, connection: Connection, request: Message, versions: Versions | None, timeout_ms: float | None
+        self,
+        connection: Connection,
+        request: Message,
+        versions: Versions | None,
+        timeout_ms: float | None,
+        waits_for: str = "",
     ) -> Any:
-        version = connection.pick(request.__schema__.api_key, versions)
-        patience_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        return await connection.call(request, version, timeout_ms=patience_ms)
+        """`waits_for`: what a healthy broker may wait for itself before it answers, for a user to know."""
+        api_key, now_s = request.__schema__.api_key, asyncio.get_running_loop().time()
+        version = connection.pick(api_key, versions)
+        given_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        with self._waits.unanswered(unanswered_text(connection, API[api_key].name, waits_for), now_s):
+            return await connection.call(request, version, timeout_ms=self._waits.patience_ms(given_ms, now_s))
 
     async def _call_at(
         self,
@@ -172,6 +184,12 @@ class Contacts:
         self._strangers[address] = WrongClusterError(told)
         self.connections.drop(address)
         raise self._strangers[address]
+
+
+def unanswered_text(connection: Connection, api: str, waits_for: str = "") -> str:
+    """What is said while a broker has not answered such a request."""
+    told = f"{address_text((connection.host, connection.port))} has not answered {api}"
+    return f"{told}; it may be waiting for {waits_for}" if waits_for else told
 
 
 def _shuffled(addresses: Sequence[Address], random: Random) -> list[Address]:

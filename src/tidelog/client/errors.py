@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import CannotConnectError, ConnectionClosedError
+from tidelog.types import TopicPartition
 
 
 class BrokerError(TidelogError):
@@ -23,12 +24,38 @@ class DeadlineError(TidelogError):
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
+    @classmethod
+    def of(cls, about: str, patience_ms: float, last: BaseException | str | None, setting: str = "") -> DeadlineError:
+        """`last` is the failure before it, or what had not happened yet; `setting` limits the time, if one does."""
+        limit = f" ({setting})" if setting else ""
+        told = f"; last: {last}" if last is not None else ""
+        error = cls(f"{about}: gave up after {patience_ms:.0f} ms{limit}{told}")
+        error.__cause__ = last if isinstance(last, BaseException) else None
+        return error
+
+
+def last_cause(failure: BaseException) -> BaseException:
+    """What kept a call until its deadline, or the failure itself if no deadline was involved."""
+    while isinstance(failure, DeadlineError) and failure.__cause__ is not None:
+        failure = failure.__cause__
+    return failure
+
 
 class UnknownTopicError(BrokerError):
     """There is no such topic: more than one answer said so."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "it does not exist")
+
+
+class CoordinatorError(TidelogError):
+    """A broker that coordinates groups does not answer; the message names the partitions that it leads."""
+
+    def __init__(self, failure: TidelogError, partitions: Sequence[TopicPartition]) -> None:
+        self.code = failure.code
+        names = ", ".join(map(str, partitions))
+        told = f"; it should answer for the groups in {names}, which it leads" if partitions else ""
+        super().__init__(f"{failure}{told}")
 
 
 class WrongClusterError(TidelogError):
@@ -38,11 +65,14 @@ class WrongClusterError(TidelogError):
 
 
 def unreachable(failures: Iterable[TidelogError]) -> TidelogError:
-    """One error for all addresses that were tried. It is retriable if one of them may answer later."""
+    """One error for all addresses that were tried. It is retriable if one of them may answer later.
+
+    It says the same whatever order they were tried in, so that it is told once.
+    """
     found = list(failures) or [CannotConnectError("no address of a broker is known")]
     if len(found) == 1:
         return found[0]
-    told = "; ".join(map(str, found))
+    told = "; ".join(sorted(map(str, found)))
     if any(isinstance(failure, ConnectionClosedError) for failure in found):
         return CannotConnectError(f"no broker can be reached: {told}")
     if all(isinstance(failure, WrongClusterError) for failure in found):

@@ -6,48 +6,35 @@ One task per broker fetches ahead of the reader, at most a few answers, so that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import STALE_METADATA, BrokerError, UnknownTopicError, check
-from tidelog.client.fetch_session import FetchSession, FetchStep, Wanted
+from tidelog.client.fetch_request import DEFAULT_FETCH, FetchSettings, fetch_request
+from tidelog.client.fetch_session import FetchSession, Wanted
 from tidelog.client.metadata import NO_BROKER
-from tidelog.client.offsets import Isolation, list_offsets
+from tidelog.client.offsets import list_offsets
+from tidelog.client.waits import OwnWaits
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.records.header import headers
 from tidelog.types import BrokerId, Buffer, Offset, TopicPartition
 from tidelog.wire.messages.fetch import (
     AbortedTransaction,
-    FetchPartition,
-    FetchRequest,
-    FetchRequestForgottenTopic,
     FetchResponse,
     FetchResponsePartitionData,
-    FetchTopic,
 )
 from tidelog.wire.uuids import ZERO_UUID
 from tidelog.wire.versions import Versions
 
+__all__ = ["DEFAULT_FETCH", "FetchSettings", "Fetched", "Fetcher"]
+
 _BY_NAME = Versions(4, 12)
 _BY_ID = Versions(4, 17)
 _ANSWERS_AHEAD = 2
+_METADATA = "metadata"
+"""The key of a reader's wait for it."""
 _GO_ON = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.FENCED_LEADER_EPOCH)
-
-
-class FetchSettings(NamedTuple):
-    """By Kafka's names and defaults."""
-
-    fetch_max_wait_ms: int = 500
-    fetch_min_bytes: int = 1
-    fetch_max_bytes: int = 50 * 1024 * 1024
-    max_partition_fetch_bytes: int = 1024 * 1024
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
-    out_of_range: int | None = None
-    """Where to go on if a position is outside of the log: EARLIEST, LATEST, or None: that is an error."""
-
-
-DEFAULT_FETCH = FetchSettings()
 
 
 class Fetched(NamedTuple):
@@ -92,6 +79,7 @@ class Fetcher:
         self._answers: asyncio.Queue[list[Fetched] | TidelogError] = asyncio.Queue(_ANSWERS_AHEAD)
         self._sessions: dict[BrokerId, FetchSession] = {}
         self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
+        self._waits = OwnWaits(cluster.waits)
         self._failures = 0
         self._unknown_since: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -112,39 +100,50 @@ class Fetcher:
         """Fetch these no more. Answers that are already here are still handed out."""
         for partition in partitions:
             self._positions.pop(partition, None)
+            self._waits.over(partition)
 
     def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
+        self._waits.clear()
 
     # One task per broker
 
     def _start_tasks(self) -> None:
         """For every broker that leads something, and one for partitions without a leader. A task that failed stays."""
+        leaderless = None
         for partition in self._positions:
             leader = self._leader(partition)
             key = NO_BROKER if leader is None else leader
+            if leader is None:
+                leaderless = leaderless or partition
             if key not in self._tasks:
                 work = self._find_leaders() if leader is None else self._fetch_from(leader)
                 self._tasks[key] = self._loop.create_task(work)
+        if leaderless is not None:
+            self._note(leaderless, f"fetch of {leaderless}", self._why_leaderless(leaderless))
 
     async def _fetch_from(self, broker: BrokerId) -> None:
         session = self._sessions.setdefault(broker, FetchSession())
         try:
             while wanted := self._wanted_of(broker):
+                began_s = self._loop.time()
                 try:
                     await self._fetch_once(broker, session, wanted)
                     self._failures = 0
+                    self._waits.over(broker)
                 except TidelogError as failure:
                     session.lost()
                     if failure.code != ErrorCode.BROKER_NOT_AVAILABLE and not failure.code.retriable:
                         raise
+                    self._note(broker, f"fetch from broker {broker}", failure, began_s)
                     await self._learn_anew()
         except TidelogError as failure:
             await self._answers.put(failure)
         else:
             del self._tasks[broker]
+            self._waits.over(broker)
             self._start_tasks()
 
     async def _find_leaders(self) -> None:
@@ -164,8 +163,10 @@ class Fetcher:
         topics = dict.fromkeys(partition.topic for partition in self._positions)
         try:
             await self._cluster.refresh_once(topics, elsewhere=self._failures > 1)
-        except TidelogError:
+        except TidelogError as failure:
+            self._note(_METADATA, "metadata", failure)
             return
+        self._waits.over(_METADATA)
         unknown = next((name for name in topics if self._is_unknown(name)), None)
         now = self._loop.time()
         if unknown is None:
@@ -175,6 +176,14 @@ class Fetcher:
         elif now - self._unknown_since > settings.request_timeout_ms / 1000:
             raise UnknownTopicError(unknown)
         self._start_tasks()
+
+    def _note(self, key: Hashable, what: str, failure: TidelogError, since_s: float | None = None) -> None:
+        self._waits.failed(key, what, failure, self._loop.time() if since_s is None else since_s)
+
+    def _why_leaderless(self, partition: TopicPartition) -> TidelogError:
+        if self._is_unknown(partition.topic):
+            return UnknownTopicError(partition.topic)
+        return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"fetch of {partition}", "it has no leader")
 
     def _is_unknown(self, topic: str) -> bool:
         is_missing = self._cluster.metadata.errors.get(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -200,7 +209,7 @@ class Fetcher:
 
     async def _fetch_once(self, broker: BrokerId, session: FetchSession, wanted: dict[TopicPartition, Wanted]) -> None:
         by_id = all(want.topic_id != ZERO_UUID for want in wanted.values())
-        request = self._request(session.step(wanted))
+        request = fetch_request(session.step(wanted), self._settings)
         patience_ms = self._settings.fetch_max_wait_ms + self._cluster.settings.request_timeout_ms
         response: FetchResponse = await self._cluster.call(
             request, to=broker, versions=_BY_ID if by_id else _BY_NAME, timeout_ms=patience_ms
@@ -211,7 +220,7 @@ class Fetcher:
         check(code, f"fetch from broker {broker}")
         names = {want.topic_id: partition.topic for partition, want in wanted.items()}
         fetched: list[Fetched] = []
-        stale = False
+        stale: set[TopicPartition] = set()
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for data in topic.partitions:
@@ -219,9 +228,11 @@ class Fetcher:
                 if partition not in wanted or self._positions.get(partition) != wanted[partition].fetch_offset:
                     continue
                 if data.error_code:
-                    stale = await self._partition_failed(partition, data) or stale
+                    if await self._partition_failed(partition, data):
+                        stale.add(partition)
                 else:
                     self._take(partition, data, fetched)
+        self._waits.all_over(partition for partition in wanted if partition not in stale)
         if fetched:
             await self._answers.put(fetched)
         if stale:
@@ -254,38 +265,8 @@ class Fetcher:
             raise BrokerError(code, f"fetch of {partition} from offset {self._positions[partition]}")
         leader = data.current_leader
         self._cluster.metadata.led_elsewhere(partition, leader.leader_id, leader.leader_epoch)
-        if code in STALE_METADATA or code in _GO_ON:
-            return True
-        raise BrokerError(code, f"fetch of {partition}")
-
-    def _request(self, step: FetchStep) -> FetchRequest:
-        settings = self._settings
-        topics: dict[str, FetchTopic] = {}
-        for (name, number), want in step.changed.items():
-            topic = topics.setdefault(name, FetchTopic(topic=name, topic_id=want.topic_id, partitions=[]))
-            topic.partitions.append(
-                FetchPartition(
-                    partition=number,
-                    current_leader_epoch=want.leader_epoch,
-                    fetch_offset=want.fetch_offset,
-                    partition_max_bytes=settings.max_partition_fetch_bytes,
-                )
-            )
-        forgotten: dict[bytes | str, FetchRequestForgottenTopic] = {}
-        for (name, number), before in step.forgotten.items():
-            topic_id = before.topic_id
-            gone = forgotten.setdefault(
-                topic_id if topic_id != ZERO_UUID else name,
-                FetchRequestForgottenTopic(topic=name, topic_id=topic_id, partitions=[]),
-            )
-            gone.partitions.append(number)
-        return FetchRequest(
-            max_wait_ms=settings.fetch_max_wait_ms,
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_max_bytes,
-            isolation_level=settings.isolation,
-            session_id=step.session_id,
-            session_epoch=step.session_epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
-        )
+        failure = BrokerError(code, f"fetch of {partition}")
+        if code not in STALE_METADATA and code not in _GO_ON:
+            raise failure
+        self._note(partition, failure.about, failure)
+        return True

@@ -11,9 +11,16 @@ from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from tidelog.client.coordinators import call_coordinators, find_coordinators
-from tidelog.client.errors import BrokerError, check
+from tidelog.client.coordinators import (
+    call_coordinators,
+    find_coordinators,
+    learn_group_partitions,
+    led_partitions,
+    offline_partitions,
+)
+from tidelog.client.errors import BrokerError, CoordinatorError, check
 from tidelog.errors import ErrorCode, TidelogError, error_code
+from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.groups import (
     DeleteGroupsRequest,
@@ -71,13 +78,32 @@ class GroupDescription(NamedTuple):
         return self.state not in _WITHOUT_MEMBERS
 
 
+class GroupsOfflineError(BrokerError):
+    """Some partitions of __consumer_offsets have no leader, so the groups in them cannot be listed."""
+
+    def __init__(self, listed: list[GroupListing], offline: Sequence[TopicPartition]) -> None:
+        self.listed = listed
+        """The groups of the other partitions."""
+        names = ", ".join(map(str, offline))
+        have = "is offline: it has no leader" if len(offline) == 1 else "are offline: they have no leader"
+        super().__init__(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the list of groups", f"{names} {have}")
+
+
 async def list_groups(cluster: Cluster, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-    """All groups of all brokers by name, or those in these states and of these types."""
+    """All groups of all brokers by name, or those in these states and of these types.
+
+    A list that lacks groups is not returned: while a coordinator does not answer, or a partition of __consumer_offsets
+    has no leader, the brokers are asked again. In the end the cause of the DeadlineError is a CoordinatorError or a
+    GroupsOfflineError.
+    """
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     first = _LIST_BY_TYPE if types else _LIST_BY_STATE if states else 0
 
     async def of_broker(broker: BrokerId) -> list[GroupListing]:
-        response: ListGroupsResponse = await cluster.call(request, to=broker, versions=Versions(first, 5))
+        try:
+            response: ListGroupsResponse = await cluster.call(request, to=broker, versions=Versions(first, 5))
+        except ConnectionClosedError as failure:
+            raise CoordinatorError(failure, led_partitions(cluster, broker)) from failure
         check(response.error_code, f"the groups of broker {broker}")
         return [
             GroupListing(one.group_id, one.protocol_type, one.group_state, one.group_type, broker)
@@ -86,8 +112,12 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = (), types: Se
 
     async def attempt() -> list[GroupListing]:
         """A broker that does not answer may have died: who took over its groups is in newer metadata."""
+        offline = await offline_partitions(cluster)
         of_brokers = await asyncio.gather(*(of_broker(broker) for broker in cluster.metadata.brokers))
-        return sorted(dict.fromkeys(listing for listings in of_brokers for listing in listings))
+        listed = sorted(dict.fromkeys(listing for listings in of_brokers for listing in listings))
+        if offline:
+            raise GroupsOfflineError(listed, offline)
+        return listed
 
     return await cluster.retrying(attempt, "the list of groups")
 
@@ -95,6 +125,7 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = (), types: Se
 async def describe_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, GroupDescription]:
     """By group, in the order asked for; what does not exist is Dead."""
     asked = list(dict.fromkeys(groups))
+    await learn_group_partitions(cluster)
     coordinators = await find_coordinators(cluster, asked)
 
     def read(response: DescribeGroupsResponse) -> Iterator[tuple[str, int, GroupDescription]]:
@@ -142,6 +173,7 @@ async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, Br
             again = error_code(one.error_code).retriable
             yield one.group_id, one.error_code if again else ErrorCode.NONE, failure
 
+    await learn_group_partitions(cluster)
     return await call_coordinators(
         cluster, groups, lambda some: DeleteGroupsRequest(groups_names=list(some)), read, "deleting group"
     )

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError, DeadlineError, check
 from tidelog.client.leaders import by_topic
+from tidelog.client.waits import OwnWaits
 from tidelog.errors import ErrorCode, error_code
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.topics import (
@@ -168,13 +169,25 @@ async def wait_until_reassigned(
 ) -> None:
     """Until none of them is under way and metadata shows the targets; DeadlineError says what is still missing."""
     missing = list(targets)
+    waits, began_s = OwnWaits(cluster.waits), asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             while missing := await _missing(cluster, targets):
+                told = ", ".join(_still_missing(cluster, partition, targets[partition]) for partition in missing)
+                waits.failed("reassigned", "reassigning partitions", f"not done yet: {told}", began_s)
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
-        names = ", ".join(map(str, missing))
-        raise DeadlineError(f"reassigning partitions: not done after {timeout_ms:.0f} ms: {names}") from None
+        told = ", ".join(_still_missing(cluster, partition, targets[partition]) for partition in missing)
+        raise DeadlineError(f"reassigning partitions: not done after {timeout_ms:.0f} ms: {told}") from None
+    finally:
+        waits.clear()
+
+
+def _still_missing(cluster: Cluster, partition: TopicPartition, target: Sequence[BrokerId]) -> str:
+    """The partition, and which of the brokers that are to hold it are not in sync."""
+    known = cluster.metadata.partition(partition)
+    behind = [broker for broker in target if known is None or broker not in known.isr]
+    return f"{partition} (not in sync: {', '.join(map(str, behind))})" if behind else str(partition)
 
 
 async def _missing(cluster: Cluster, targets: Mapping[TopicPartition, Sequence[BrokerId]]) -> list[TopicPartition]:

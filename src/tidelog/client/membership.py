@@ -76,7 +76,11 @@ class Member:
     ) -> None:
         addresses = [node.address for node in cluster.metadata.brokers.values()]
         self._cluster = Cluster(
-            addresses, random=cluster.random, settings=cluster.settings, cluster_id=cluster.metadata.cluster_id
+            addresses,
+            random=cluster.random,
+            settings=cluster.settings,
+            cluster_id=cluster.metadata.cluster_id,
+            waits=cluster.waits,
         )
         self._topics = sorted(dict.fromkeys(topics))
         self._assignors = {assignor.name: assignor for assignor in assignors}
@@ -89,6 +93,8 @@ class Member:
         """What it had last, for the sticky assignor: at a join it may hold nothing any more."""
         self._counts: dict[str, int] = {}
         """Partitions of all topics of the group, if this member leads it."""
+        self._heartbeat_fails = object()
+        """The key in `Cluster.waits`."""
         self._news = asyncio.Event()
         self._rebalancing = asyncio.Event()
         self._is_out = False
@@ -193,23 +199,28 @@ class Member:
 
     async def _join(self) -> Partitions:
         """Join and sync until both succeed in one generation."""
-        failures = 0
-        while True:
-            self._rebalancing.clear()
-            self._is_out = False
-            try:
-                return await self._join_once()
-            except TidelogError as failure:
-                code = failure.code
-                if code is ErrorCode.MEMBER_ID_REQUIRED:
-                    continue
-                if code in _OUT_OF_GROUP:
-                    self._step_out(code)
-                    await self._lose()
-                elif code is not ErrorCode.REBALANCE_IN_PROGRESS and not code.retriable:
-                    raise
-            failures += 1
-            await asyncio.sleep(self._cluster.settings.backoff_s(failures, self._cluster.random))
+        failures, began_s = 0, asyncio.get_running_loop().time()
+        waits, waiting = self._cluster.waits, object()
+        try:
+            while True:
+                self._rebalancing.clear()
+                self._is_out = False
+                try:
+                    return await self._join_once()
+                except TidelogError as failure:
+                    code = failure.code
+                    if code is ErrorCode.MEMBER_ID_REQUIRED:
+                        continue
+                    if code in _OUT_OF_GROUP:
+                        self._step_out(code)
+                        await self._lose()
+                    elif code is not ErrorCode.REBALANCE_IN_PROGRESS and not code.retriable:
+                        raise
+                    waits.failed(waiting, f"joining group {self._seat.group}", failure, began_s)
+                failures += 1
+                await asyncio.sleep(self._cluster.settings.backoff_s(failures, self._cluster.random))
+        finally:
+            waits.over(waiting)
 
     async def _join_once(self) -> Partitions:
         subscription = Subscription(self._topics, self._assignment.partitions, self._held.generation)
@@ -304,6 +315,7 @@ class Member:
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
+            self._cluster.waits.over(self._heartbeat_fails)
 
     def _stopped_beating(self, beating: asyncio.Task[None]) -> None:
         if not beating.cancelled() and beating.exception() is not None:
@@ -321,6 +333,7 @@ class Member:
             try:
                 await self._seat.heartbeat()
                 failures = 0
+                self._cluster.waits.over(self._heartbeat_fails)
                 if loop.time() >= next_look or 0 in self._counts.values():
                     next_look = loop.time() + self._settings.metadata_max_age_ms / 1000
                     await self._look_for_growth()
@@ -332,6 +345,8 @@ class Member:
                     self._rebalancing.set()
                 elif code.retriable:
                     failures += 1
+                    about = f"heartbeat in group {self._seat.group}"
+                    self._cluster.waits.failed(self._heartbeat_fails, about, failure, loop.time())
                 else:
                     raise
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tidelog.client.contacts import unanswered_text
+from tidelog.client.waits import Waits
 from tidelog.net.calling import Connection, ConnectionClosedError
 
 
@@ -14,7 +16,8 @@ class Posts:
     broker that refuses such a batch ends the connection. So each connection must answer once behind the batches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
         self._counts: dict[Connection, int] = {}
         """How many requests each has taken. Connections that have ended stay until `confirm` tells of them."""
 
@@ -30,7 +33,7 @@ class Posts:
         """
         asked = dict(self._counts)
         try:
-            await asyncio.gather(*[connection.negotiate(timeout_ms=timeout_ms) for connection in asked])
+            await asyncio.gather(*[self._confirm(connection, timeout_ms) for connection in asked])
         except ConnectionClosedError as failure:
             for connection in asked:
                 if connection.closed:
@@ -40,3 +43,7 @@ class Posts:
         for connection, count in asked.items():
             if self._counts.get(connection) == count:
                 del self._counts[connection]
+
+    async def _confirm(self, connection: Connection, timeout_ms: float) -> None:
+        with self._waits.unanswered(unanswered_text(connection, "ApiVersions"), asyncio.get_running_loop().time()):
+            await connection.negotiate(timeout_ms=timeout_ms)

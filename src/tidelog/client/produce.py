@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidelog.client.cluster import Cluster
+from tidelog.client.contacts import unanswered_text
 from tidelog.client.errors import STALE_METADATA, BrokerError, DeadlineError, check
 from tidelog.client.posts import Posts
 from tidelog.client.refused_batches import TOO_LARGE, in_doubt, is_size_refused, refusal
 from tidelog.client.sending import Produced, Sending, SizeLimits
 from tidelog.client.sequences import MAX_IN_FLIGHT, PartitionQueue
+from tidelog.client.waits import OwnWaits
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import Connection, ConnectionClosedError
 from tidelog.types import BrokerId, Epoch, ProducerId, TopicPartition
@@ -83,7 +85,8 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._links: dict[BrokerId, _Link] = {}
-        self._posts = Posts()
+        self._posts = Posts(cluster.waits)
+        self._waits = OwnWaits(cluster.waits)
         self._resting: dict[TopicPartition, PartitionQueue] = {}
         self._stale_topics: dict[str, None] = {}
         self._recovery: asyncio.Task[None] | None = None
@@ -137,6 +140,7 @@ class Producer:
     def close(self) -> None:
         """At once: what is outstanding fails. Flush before."""
         self._closed = True
+        self._waits.clear()
         tasks = [link.task for link in self._links.values()]
         for task in [*tasks, self._recovery]:
             if task is not None:
@@ -154,7 +158,9 @@ class Producer:
             return
         leader = self._cluster.metadata.leader(queue.partition)
         if leader is None:
-            self._rest(queue, stale=True)
+            why = "it has no leader"
+            failure = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"produce to {queue.partition}", why)
+            self._rest(queue, failure, stale=True)
             return
         link = self._links.get(leader)
         if link is None:
@@ -215,8 +221,18 @@ class Producer:
             return
         if self._acks == 0:
             future.add_done_callback(lambda posted: self._posts.note(connection, posted))
+        number = self._cluster.waits.asked(self._unanswered(connection), self._loop.time())
         link.requests += 1
-        future.add_done_callback(lambda answer: self._answered(link, sent, names, answer))
+
+        def done(answer: asyncio.Future[Any]) -> None:
+            self._cluster.waits.answered(number)
+            self._answered(link, sent, names, answer)
+
+        future.add_done_callback(done)
+
+    def _unanswered(self, connection: Connection) -> str:
+        waits_for = "all in-sync replicas to copy the records" if self._acks == ALL else ""
+        return unanswered_text(connection, "Produce", waits_for)
 
     def _take_batches(self, broker: BrokerId, link: _Link) -> _Sent:
         sent: _Sent = []
@@ -308,6 +324,7 @@ class Producer:
 
     def _written(self, queue: PartitionQueue, batch: Sending, produced: Produced) -> None:
         contradicted = queue.acknowledged(batch)
+        self._waits.over(queue.partition)
         self._end(batch, produced, None)
         for other in contradicted:
             assert isinstance(other, Sending)
@@ -328,13 +345,14 @@ class Producer:
         if batch.expired or not (code.retriable or out_of_sequence):
             queue.given_up(batch)
             self._end(batch, None, self._overdue(queue, failure) if batch.expired else failure)
+            self._given_up(queue)
             self._route(queue)
             return
         queue.came_back(batch, code)
         if out_of_sequence and queue.begins_unsent:
             self._route(queue)  # it was sent behind a batch that was split: there is nothing to wait for
         else:
-            self._rest(queue, stale=code in STALE_METADATA)
+            self._rest(queue, failure, stale=code in STALE_METADATA)
 
     # Batches that are too large
 
@@ -360,6 +378,7 @@ class Producer:
             if piece.whole is batch.whole:
                 queue.given_up(piece)
                 self._end(piece, None, failure)
+        self._given_up(queue)
         self._route(queue)
 
     def _split_unsent(self, queue: PartitionQueue) -> None:
@@ -380,7 +399,7 @@ class Producer:
         code = _code(failure)
         for queue in ready.values():
             if code.retriable or code == ErrorCode.BROKER_NOT_AVAILABLE:
-                self._rest(queue, stale=True)
+                self._rest(queue, failure, stale=True)
             else:
                 self._give_up_waiting(queue, failure)
 
@@ -389,12 +408,19 @@ class Producer:
             assert isinstance(batch, Sending)
             queue.given_up(batch)
             self._end(batch, None, failure)
+        self._given_up(queue)
+
+    def _given_up(self, queue: PartitionQueue) -> None:
+        """Nothing may be left for which its leader would have to be waited for."""
+        if not queue.waiting and not queue.in_flight:
+            self._waits.over(queue.partition)
 
     def _give_up(self, queue: PartitionQueue, batch: Sending, failure: BaseException) -> None:
         """Wherever it is: an unexpected error may have left it on its way, waiting, or in between."""
         if batch in queue.in_flight or batch in queue.waiting:
             queue.given_up(batch)
         self._end(batch, None, failure)
+        self._given_up(queue)
         self._route(queue)
 
     def _broke_down(self, queue: PartitionQueue, batch: Sending, failure: Exception) -> None:
@@ -438,19 +464,28 @@ class Producer:
         self._give_up(queue, batch, self._overdue(queue, None))
 
     def _overdue(self, queue: PartitionQueue, failure: BaseException | None) -> DeadlineError:
-        last = f"; last: {failure}" if failure is not None else ""
-        return DeadlineError(
-            f"produce to {queue.partition}: gave up after {self._delivery_timeout_ms} ms (delivery.timeout.ms){last}"
-        )
+        """`failure` is the answer that came too late, if one came; else the cause is the one before, or the silence."""
+        silence = self._cluster.waits.longest(self._loop.time(), 0.0)
+        last = failure or self._waits.last(queue.partition) or (silence.cause if silence is not None else None)
+        about = f"produce to {queue.partition}"
+        return DeadlineError.of(about, self._delivery_timeout_ms, last, "delivery.timeout.ms")
 
     # Waiting for better times
 
-    def _rest(self, queue: PartitionQueue, *, stale: bool) -> None:
+    def _rest(self, queue: PartitionQueue, failure: BaseException, *, stale: bool) -> None:
         self._resting[queue.partition] = queue
+        self._note(queue, failure)
         if stale:
             self._stale_topics[queue.partition.topic] = None
         if self._recovery is None and not self._closed:
             self._recovery = self._loop.create_task(self._recover())
+
+    def _note(self, queue: PartitionQueue, failure: BaseException) -> None:
+        """The partition waits since its oldest record was handed over."""
+        oldest = queue.waiting[0] if queue.waiting else None
+        patience_s = self._delivery_timeout_ms / 1000
+        since_s = oldest.deadline_s - patience_s if isinstance(oldest, Sending) else self._loop.time()
+        self._waits.failed(queue.partition, f"produce to {queue.partition}", failure, since_s)
 
     async def _recover(self) -> None:
         """One task for all queues, so that a hundred partitions of a dead broker ask for metadata once."""
@@ -464,8 +499,10 @@ class Producer:
             try:
                 if topics:
                     await self._cluster.refresh_once(topics, elsewhere=failures > 1)
-            except TidelogError:
+            except TidelogError as failure:
                 self._stale_topics.update(dict.fromkeys(topics))
+                for queue in self._resting.values():
+                    self._note(queue, failure)
                 continue
             except Exception as failure:
                 broken, self._resting = self._resting, {}

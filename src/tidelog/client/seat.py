@@ -153,18 +153,23 @@ class Seat:
         """For what is answered when all members have sent theirs."""
         self._waits_for_others = True
         try:
-            answer = await self._call(request, versions, self._settings.rebalance_timeout_ms + _JOIN_GRACE_MS)
+            patience_ms = self._settings.rebalance_timeout_ms + _JOIN_GRACE_MS
+            answer = await self._call(request, versions, patience_ms, f"other members of group {self.group}")
         except TidelogError:
             self._waits_for_others = False
             raise
         self._waits_for_others = False
         return answer
 
-    async def _call(self, request: Message, versions: Versions, timeout_ms: float | None = None) -> Any:
+    async def _call(
+        self, request: Message, versions: Versions, timeout_ms: float | None = None, waits_for: str = ""
+    ) -> Any:
         if self._coordinator is None:
             self._coordinator = (await find_coordinators(self._cluster, [self.group]))[self.group]
         try:
-            return await self._cluster.call(request, to=self._coordinator, versions=versions, timeout_ms=timeout_ms)
+            return await self._cluster.call(
+                request, to=self._coordinator, versions=versions, timeout_ms=timeout_ms, waits_for=waits_for
+            )
         except ConnectionClosedError:
             self._coordinator = None
             raise

@@ -27,7 +27,7 @@ class Commits:
     values of a write at once, or none.
     """
 
-    __slots__ = ("_in_flight", "_large", "_usage", "_writes", "by_topic")
+    __slots__ = ("_in_flight", "_large", "_usage", "_writes", "being_forgotten", "by_topic")
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
@@ -37,6 +37,9 @@ class Commits:
         self._large: deque[ManyValues] = deque()
         """Large writes under way, in the order of the log."""
         self._writes = 0
+        self.being_forgotten = 0
+        """Writes under way that take the values of deleted topics back. Until they are settled, such values are still
+        in `by_topic`; a reader must not take them for those of a topic that was made anew under the same name."""
 
     def __bool__(self) -> bool:
         return bool(self.by_topic or self._in_flight or self._large)

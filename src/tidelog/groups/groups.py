@@ -371,7 +371,7 @@ class Groups:
         topics = self._deleted.take(group)
         going = retention.of_topics(group, topics) if topics else []
         if going:
-            offsets.write_commits(turn, group, going, lambda turn, error: None)
+            offsets.forget(turn, group, going)
         return min(len(group.commits.by_topic), len(topics)) // _TOPICS_OF_ELEMENT + len(going)
 
     def _catch_up(self, turn: Turn, group: Group | None) -> None:

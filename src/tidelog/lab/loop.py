@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 from tidelog.lab.process import PROCESS, ProcessDied, SimProcess
 from tidelog.lab.tasks import SimFuture, SimHandle, SimTask, SimTimer
 from tidelog.lab.trace import Trace
+from tidelog.lab.waiting import same_steps
 
 if TYPE_CHECKING:
     from tidelog.lab.network import SimNetwork, SimServer
@@ -149,6 +150,10 @@ class SimLoop(asyncio.BaseEventLoop):
             return
         source = context.get("task") or context.get("future") or context.get("handle") or ""
         self.fail(f"{context.get('message')}: {cause!r} {source}", cause)
+
+    def run_forever(self) -> None:
+        with same_steps():
+            super().run_forever()
 
     def _write_to_self(self) -> None:
         """Wakes a loop that sleeps in the kernel; this one never does."""

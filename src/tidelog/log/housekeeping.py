@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tidelog.errors import CorruptBatchError, StorageError
+from tidelog.errors import CorruptBatchError, NoDescriptorError, StorageError
 from tidelog.log.cleaner import DEDUPE_BUFFER_BYTES, UncleanableError, clean, plan_cleaning
 from tidelog.log.compaction_plan import Plan, due
 from tidelog.log.directory import LogDirectory
@@ -74,6 +74,8 @@ class Housekeeping:
                 await work()
             except LogDeletedError:
                 pass  # while it was looked at
+            except NoDescriptorError as failure:
+                _log.warning("%s of %s is tried again: %s", work.__name__, self._directory.path, failure)
             except StorageError:
                 return  # the directory is offline, and has said so
             except Exception:

@@ -49,6 +49,7 @@ from tidelog.records.validate import validate
 from tidelog.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Epoch, Offset, TopicPartition
 
 _PLACE = struct.Struct(">qii")
+_NOT_WRITTEN = -1
 """Base offset, length, leader epoch: the part of a batch that a leader writes itself; the CRC does not cover it."""
 
 T = TypeVar("T")
@@ -197,12 +198,13 @@ class Log:
                 return Appended(known.base_offset, known.last_offset, known.timestamp, duplicate=True)
         buffers = (_PLACE.pack(base_offset, header.length, leader_epoch), memoryview(batch)[_PLACE.size :])
         last_offset = base_offset + header.last_offset_delta
+        position = _NOT_WRITTEN
         try:
             segment = self._segment_for(header, last_offset, size)
             position = segment.write(buffers, size)
             self._note(segment, header, base_offset, leader_epoch, position, batch, 0, now_ms)
         except (StorageError, FileNotFoundError) as failure:
-            raise self._failed_by(failure) from failure
+            raise self._failed_by(failure, position) from failure
         self.log_end_offset = last_offset + 1
         return Appended(base_offset, last_offset, header.max_timestamp)
 
@@ -223,6 +225,7 @@ class Log:
         return size
 
     def _copy(self, batches: list[BatchHeader], buffer: memoryview) -> None:
+        position = _NOT_WRITTEN
         try:
             segment = self._segment_for(batches[0], batches[-1].last_offset, len(buffer))
             position = start = segment.write((buffer,), len(buffer))
@@ -232,7 +235,7 @@ class Log:
                 self._note(segment, header, header.base_offset, epoch, position, buffer, position - start, now_ms)
                 position += header.length + LENGTH_END
         except (StorageError, FileNotFoundError) as failure:
-            raise self._failed_by(failure) from failure
+            raise self._failed_by(failure, position) from failure
         self.log_end_offset = batches[-1].next_offset
 
     def _segment_for(self, first: BatchHeader, last_offset: Offset, size: int) -> Segment:
@@ -264,10 +267,13 @@ class Log:
         if header.producer_id >= 0:
             note_producer(self.producers, header, base_offset, source, at, segment.transactions, now_ms)
 
-    def _failed_by(self, failure: StorageError | FileNotFoundError) -> StorageError:
-        """Notify the owner once. That no file could be opened passes, and nothing was written."""
+    def _failed_by(self, failure: StorageError | FileNotFoundError, position: int) -> StorageError:
+        """Notify the owner once. That no file could be opened passes if nothing was written. If batches are in the file
+        but not in the log, they would be written again behind them."""
         if isinstance(failure, NoDescriptorError):
-            return failure
+            if position == _NOT_WRITTEN:
+                return failure
+            failure = StorageError(f"batches of {self.partition} were written, but not noted: {failure}")
         if isinstance(failure, FileNotFoundError):
             failure = StorageError(f"the directory of {self.partition} is gone: {failure}")
         if self.failed is None:

@@ -78,16 +78,18 @@ class Segment:
     def new(
         cls, disk: Disk, directory: str, base_offset: Offset, config: LogConfig, now_ms: int, *, stage: str = ""
     ) -> Segment:
-        """An empty one; leftovers of the same name are cleared away."""
+        """An empty one; leftovers of the same name are cleared away. If it fails, no file of that name is left: the
+        segment before may go on, and an empty one among its offsets would end the log there at the next start."""
         segment = cls(disk, directory, base_offset, config, now_ms, create=True, stage=stage)
         try:
-            if segment.file.size():
+            if disk.file_size(segment.file.path):
                 segment.file.truncate(0)
+            segment.reset_indexes()
+            segment.transactions.reset()
         except StorageError:
             segment.close()
+            disk.remove(segment.file.path)
             raise
-        segment.reset_indexes()
-        segment.transactions.reset()
         return segment
 
     # What it holds

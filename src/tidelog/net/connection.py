@@ -312,7 +312,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.ring.keep_out(self)
         elif self._owes_too_much:
             self._pause_reading()
-        elif self._share.held >= self._share.limit and self._share.is_full:
+        elif self._share.held >= self._share.limit and self._share.is_full_for(self):
             self._waits_for_room = True
             self._pause_reading()
             self._share.pause(self)

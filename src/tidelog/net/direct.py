@@ -12,15 +12,19 @@ from tidelog.types import Buffer
 
 _MOST_BUFFERS = 512
 _NO_SOCKET = -1
+_ASYNCIO = "asyncio.selector_events"
+"""Its transports got a `writelines` of their own in Python 3.12. It fails once the transport is closing, and early
+versions never tell the writer to stop. So the buffers are joined, as Python 3.11 does."""
 
 
 class DirectWriter:
     """In the order of the calls; what the socket does not take is left with the transport, which tells when to stop."""
 
-    __slots__ = ("_transport", "socket")
+    __slots__ = ("_joins", "_transport", "socket")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        self._joins = type(transport).__module__ == _ASYNCIO
         socket = transport.get_extra_info("socket")
         self.socket: int = _NO_SOCKET if socket is None else socket.fileno()
 
@@ -32,7 +36,10 @@ class DirectWriter:
 
     def write(self, buffers: list[Buffer]) -> None:
         if not self.is_direct or len(buffers) > _MOST_BUFFERS:
-            self._transport.writelines(buffers)
+            if self._joins:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
             return
         try:
             sent = os.writev(self.socket, buffers)

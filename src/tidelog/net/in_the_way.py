@@ -27,7 +27,7 @@ def in_the_way(share: Share, now_ns: int, patience_ns: int) -> list[ServerConnec
     """
     before_ns = now_ns - patience_ns
     overdue = [ask for ask in share.waiting.by_connection.values() if ask.since_ns <= before_ns]
-    small = SMALL_STEP_BYTES * sum(since_ns <= before_ns for since_ns in share.paused.values())
+    small = SMALL_STEP_BYTES * sum(ask.since_ns <= before_ns for ask in share.paused.by_connection.values())
     large = sum(ask.size for ask in overdue if ask.kind is Kind.LARGE)
     wanted = sum(ask.size for ask in overdue) - (0 if share.is_open_to_large else large)
     excess = share.held - share.limit

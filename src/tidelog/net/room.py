@@ -63,6 +63,8 @@ class RequestRoom:
         self._is_admitting = False
         for share in self._shares:
             share.admit()
+        if any(share.may_go_on for share in self._shares):
+            self._room_came()
         if not self._is_looking and any(share.waiting for share in self._shares):
             self._is_looking = True
             asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)

@@ -9,6 +9,8 @@ room in several steps. Small requests are counted when they are there. For other
 - Short requests get room beyond the share as well, while short requests and unread answers hold less than an eighth.
 - Large requests that are complete may wait for long until they are handled. If they hold half of the share, no large
   request is read any further.
+- A connection that holds less than one small request may bring one into a further eighth. So a client that waits for
+  each answer does not wait for those that send very many small requests ahead.
 - What comes back is dealt out to all that wait (`asks`).
 
 A client can begin a request and not go on with it. Three rules keep such requests from filling the share:
@@ -41,6 +43,8 @@ SMALL_STEP_BYTES = 64 * 1024
 NO_BOUND = 1 << 62
 SMALL_PART = 8
 """Small requests and answers may always hold an eighth of the share, and short requests another one."""
+LIGHT_EIGHTHS = 3
+"""If small and short requests hold their eighths beyond the share, those who hold hardly anything have another one."""
 LARGE_PART = 2
 """No large request is read on while complete ones hold half of the share."""
 _UNSEEN = -1
@@ -84,9 +88,8 @@ class Share:
         """Bytes of answers that wait to be sent."""
         self.waiting = Asks()
         """Those that want room for the next step of a request."""
-        self.paused: dict[ServerConnection, int] = {}
-        """Those that are not read from because the share is full, and hold none for a request that is half read; since
-        when."""
+        self.paused = Asks()
+        """Those that are not read from because the share is full, and hold none for a request that is half read."""
         self._clock = clock
         self._on_room = on_room
         self.is_of_brokers = is_of_brokers
@@ -103,10 +106,23 @@ class Share:
     def waiting_count(self) -> int:
         return len(self.waiting) + len(self.paused)
 
+    def is_full_for(self, connection: ServerConnection) -> bool:
+        """Whether no further small request of this connection may be read."""
+        if self._small_room() > 0:
+            return False
+        light_limit = self.limit + LIGHT_EIGHTHS * self.limit // 8
+        return connection.releasable_bytes >= SMALL_BYTES or self.held >= light_limit
+
+    def _small_room(self) -> int:
+        """Bytes that small requests may still bring."""
+        small = self.held - self.unfinished - self.complete
+        return max(self.limit - self.held, self.limit // SMALL_PART - small)
+
     @property
-    def is_full(self) -> bool:
-        """Whether no further small request may be read."""
-        return self.held >= self.limit and self.held - self.unfinished - self.complete >= self.limit // SMALL_PART
+    def may_go_on(self) -> bool:
+        """There is room for the next of those that wait with small requests."""
+        paused = self.paused.first(Kind.SHORT)
+        return paused is not None and not self.is_full_for(paused.connection)
 
     # Requests that are being read
 
@@ -189,24 +205,27 @@ class Share:
 
     def pause(self, connection: ServerConnection) -> None:
         """To be told by `room_came`."""
-        self.paused[connection] = self._clock.monotonic_ns()
+        self.paused.add(Ask(connection, Kind.SHORT, SMALL_BYTES, self._clock.monotonic_ns()))
 
     def forget(self, connection: ServerConnection, unfinished: int) -> None:
         """It is closed; so much its half-read request held."""
         self.waiting.withdraw(connection)
-        self.paused.pop(connection, None)
+        self.paused.withdraw(connection)
         self._end(connection, unfinished)
         self._on_room()
 
     def admit(self) -> None:
-        """Read on from those that wait, as far as there is room. Small requests first: they are the many.
+        """Read on from those that wait, as far as there is room. Small requests first: they are the many. What they
+        bring comes later: if there is still room then, `admit` has to follow again (`may_go_on`).
 
         What follows from reading on may change anything here, but does not call this again.
         """
-        while self.paused and not self.is_full:
-            connection = next(iter(self.paused))
-            del self.paused[connection]
-            _read_on(connection, 0)
+        for _ in range(max(self._small_room(), 0) // SMALL_BYTES + 1):
+            paused = self.paused.first(Kind.SHORT)
+            if paused is None or self.is_full_for(paused.connection):
+                break
+            self.paused.serve(paused)
+            _read_on(paused.connection, 0)
         while (ask := self._next()) is not None and self._may_take(ask.connection, ask.kind, ask.size):
             self.waiting.serve(ask)
             if ask.kind is not Kind.SHORT:

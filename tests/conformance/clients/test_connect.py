@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from cases import Case, played_by
 from driver_connect import KafkaConnect
 from scene import Scene
 from suite import CONNECT_CASES
+
+pytestmark = pytest.mark.minutes
 
 
 @played_by(CONNECT_CASES, KafkaConnect)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from cases import Case, played_by
 from driver_kafka_python_cli import KafkaPythonCommands
 from scene import Scene
 from suite import KAFKA_PYTHON_CLI_CASES
+
+pytestmark = pytest.mark.minutes
 
 
 @played_by(KAFKA_PYTHON_CLI_CASES, KafkaPythonCommands)

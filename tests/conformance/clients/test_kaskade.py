@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from cases import Case, played_by
 from driver_kaskade import Kaskade
 from scene import Scene
 from suite import KASKADE_CASES
+
+pytestmark = pytest.mark.minutes
 
 
 @played_by(KASKADE_CASES, Kaskade)

@@ -85,8 +85,9 @@ class GroupCoordinator:
         return any(shard.has_deleted_topics for shard in self.shards.values())
 
     async def _forget_deleted_in_slices(self) -> None:
+        """Not behind the requests of clients: until it is done, the next coordinator may not know of the deletion."""
         while self._has_deleted_topics:
-            await self._broker.lane.turn()
+            await self._broker.lane.turn(is_broker=True)
             self._forget_deleted(SLICE)
 
     def _forget_deleted(self, most: int) -> None:

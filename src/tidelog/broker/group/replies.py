@@ -30,8 +30,9 @@ def is_large(message: Message | Later) -> TypeGuard[JoinGroupResponse]:
 
 async def in_slices(lane: SlowLane, message: JoinGroupResponse) -> Message:
     """The answer of a handler that awaits something is encoded in slices (`dispatch`). Many may begin at the same time,
-    so each waits for a turn with room for its first slice."""
-    await lane.first_turn(min(len(message.members), FIRST_STEP_ELEMENTS))
+    so each waits for a turn with room for its first slice. All members wait for their leader, so it does not wait
+    behind the requests of all clients."""
+    await lane.first_turn(min(len(message.members), FIRST_STEP_ELEMENTS), is_broker=True)
     return message
 
 

@@ -41,6 +41,8 @@ _SLICE_BYTES = 128 * 1024
 _RECORDS_AT_ONCE = 2_000
 ANSWERS_AT_ONCE = 100
 """Answers that are given in one go: each takes some ten microseconds to be encoded and sent."""
+_FEW_ANSWERS = 10
+"""These are given in any case."""
 _FIRST_REST_S = 0.1
 _LONGEST_REST_S = 30.0
 """A load that failed is tried again after a rest, which doubles up to this."""
@@ -63,7 +65,7 @@ class GroupShard:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_closed = False
-        self._lane = broker.lane
+        self._answer_time = broker.replicas.answer_time
         self._answers: deque[Answer | Answers] = deque()
         """Answers that are given in later turns of the loop, in their order."""
         self._is_answering = False
@@ -100,10 +102,12 @@ class GroupShard:
         self._set_timer()
 
     def _answer_some(self, most: int = ANSWERS_AT_ONCE) -> None:
-        """Give so many answers that wait, and the others in later turns."""
-        answers = self._answers
+        """Give so many answers that wait, or fewer if this turn has no time left for answers, and the others in later
+        turns. They do not wait for the requests of others: the sessions of these members go on, and may end, until
+        they hear."""
+        answers, few = self._answers, most - _FEW_ANSWERS
         try:
-            while answers and most:
+            while answers and most and (most > few or not self._answer_time.is_over()):
                 most -= 1
                 answer = answers.popleft()
                 if isinstance(answer, Answers):
@@ -114,7 +118,7 @@ class GroupShard:
         finally:
             self._is_answering = bool(answers)
             if answers:
-                self._lane.next_turn().add_done_callback(lambda _: self._answer_some())
+                self._loop.call_soon(self._answer_some)
 
     def has_room_for(self, commit: LargeCommit) -> bool:
         """Whether the log takes each record of it, and all of them as one commit."""

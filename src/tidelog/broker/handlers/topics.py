@@ -296,4 +296,5 @@ def _names(topics: Sequence[CreatableTopic]) -> list[str]:
 
 
 def _named_twice(name: str) -> TopicResult:
-    return TopicResult(name, ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once.")
+    message = f"Topic '{name}' is in the request more than once."
+    return TopicResult(name, ErrorCode.INVALID_REQUEST, message[:_MOST_OF_MESSAGE])

@@ -1,0 +1,44 @@
+"""Tables that are shown anew in place, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+
+from tidelog.cli.cluster import on_cluster
+from tidelog.cli.output import printable, table
+
+if TYPE_CHECKING:
+    from tidelog.client.addresses import Address
+    from tidelog.client.cluster import Cluster
+
+    Part: TypeAlias = tuple[str, Sequence[Mapping[str, Any]]]
+    """A title, and rows."""
+
+_EVERY_S = 2.0
+
+
+def watch(bootstrap: list[Address], look: Callable[[Cluster], Awaitable[Sequence[Part]]]) -> None:
+    """Show what `look` finds, every two seconds. UsageError where there is no terminal to show it on."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        raise click.UsageError("--watch needs a terminal; without one, run the command again and again with --json")
+
+    async def work(cluster: Cluster) -> None:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                drawn: list[Any] = []
+                for title, rows in await look(cluster):
+                    drawn.append(Text(printable(title)))
+                    drawn.append(table(list(rows), console.width) if rows else Text(""))
+                live.update(Group(*drawn), refresh=True)
+                await asyncio.sleep(_EVERY_S)
+
+    on_cluster(bootstrap, work)
