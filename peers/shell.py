@@ -26,9 +26,14 @@ def die_with_parent() -> None:
 class Shell:
     """Started at once; ends when its standard input does. What it prints to standard error is the test's."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=die_with_parent,
         )
 
     def ask(self, request: Mapping[str, Any]) -> Json:

@@ -10,8 +10,9 @@ from peers.zookeeper import ZooKeeper
 
 pytest.register_assert_rewrite(
     "cases_records", "cases_offsets", "cases_admin", "cases_tools", "cases_cluster", "cases_cluster_leaders",
-    "cases_groups", "cases_groups_admin", "cases_groups_consumers", "cases_groups_members", "cases_groups_mixed",
-    "cases_groups_tools", "group_driver", "cluster_scenes", "tool_runs", "scene",
+    "cases_groups", "cases_groups_admin", "cases_groups_consumers", "cases_groups_members",
+    "cases_groups_mixed", "cases_groups_tools", "cases_connect", "cases_frameworks", "cases_kafka_python_cli",
+    "cases_kaskade", "group_driver", "cluster_scenes", "tool_runs", "scene",
 )  # fmt: skip
 """What the clients play is not in test modules, but its assertions shall show as much."""
 
