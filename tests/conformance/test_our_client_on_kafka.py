@@ -62,7 +62,7 @@ def rows(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def broker_setting(kafka: KraftBroker, name: str) -> str | None:
+def broker_setting(kafka: KraftBroker, name: str) -> object:
     found = rows(tidelog(kafka, "configs", "describe", "--broker", "1", "--json", name))
     return found[0]["value"] if found else None
 
@@ -80,12 +80,12 @@ def test_the_commands(kafka: KraftBroker) -> None:
     assert len(rows(tidelog(kafka, "consume", "cli", "--json", "--offset=-2"))) == 6
     tidelog(kafka, "topics", "alter", "cli", "--partitions", "4", "--config", "retention.ms=700000")
     (described,) = rows(tidelog(kafka, "topics", "describe", "cli", "--json"))
-    assert (described["partitions"], described["configs"]["retention.ms"]) == (4, "700000")
+    assert (described["partitions"], described["configs"]["retention.ms"]) == (4, 700_000)
     tidelog(kafka, "configs", "delete", "--topic", "cli", "retention.ms")
     assert "INVALID_CONFIG" in tidelog(kafka, "configs", "alter", "--topic", "cli", "retention.ms=x", exits=1)
     tidelog(kafka, "configs", "alter", "--broker", "1", "log.retention.ms=99999999")
     give_up_at = time.monotonic() + DEADLINE_S
-    while broker_setting(kafka, "log.retention.ms") != "99999999":  # the broker hears of it later than the controller
+    while broker_setting(kafka, "log.retention.ms") != 99_999_999:  # the broker hears of it later than the controller
         assert time.monotonic() < give_up_at
     tidelog(kafka, "topics", "delete", "cli", "--yes")
     assert "cli" not in [row["topic"] for row in rows(tidelog(kafka, "topics", "list", "--json"))]
