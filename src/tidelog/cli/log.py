@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli.commands import OFFSET
-from tidelog.cli.output import json_option, print_rows, put_bytes
+from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.records import as_object
 from tidelog.errors import TidelogError
 from tidelog.records.batch import decode_batch
 from tidelog.records.control import control_type
@@ -132,7 +133,7 @@ def _rows(data: bytes, show_records: bool, from_offset: int, as_json: bool) -> I
             continue
         if show_records:
             for record in decode_batch(data, header, position):
-                yield _record_object(record) if as_json else _record_row(record)
+                yield as_object(record) if as_json else _record_row(record)
         else:
             yield _batch_object(data, header, position) if as_json else _batch_row(data, header, position)
     if found.reason is not None:
@@ -188,19 +189,6 @@ def _record_row(record: Record) -> dict[str, Any]:
         "value": _text(record.value),
         "headers": [f"{name}={_text(value)}" for name, value in record.headers],
     }
-
-
-def _record_object(record: Record) -> dict[str, Any]:
-    """As `tidelog consume --json` shows a record."""
-    row: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp}
-    put_bytes(row, "key", record.key)
-    put_bytes(row, "value", record.value)
-    row["headers"] = []
-    for name, value in record.headers:
-        header: dict[str, Any] = {"key": name}
-        put_bytes(header, "value", value)
-        row["headers"].append(header)
-    return row
 
 
 def _text(data: bytes | None) -> str:

@@ -59,8 +59,8 @@ class Nouns(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Ctrl-C ends a command with the status that shells give it, and says nothing.
 
-        A file or directory that the system refuses is told in a sentence, whichever command meets it. click takes care
-        of a pipe that nobody reads any more.
+        If the system refuses a file or a directory, one sentence says so, whichever command meets it. click handles a
+        pipe whose reader has gone.
         """
         try:
             return super().invoke(ctx)

@@ -22,23 +22,24 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 """What a terminal may take for a command; a tab is harmless."""
 
 
+def as_object(record: Record) -> dict[str, Any]:
+    """A record in JSON, wherever a command shows one."""
+    row: dict[str, Any] = {"offset": record.offset, "timestamp": record.timestamp}
+    put_bytes(row, "key", record.key)
+    put_bytes(row, "value", record.value)
+    row["headers"] = []
+    for name, value in record.headers:
+        header: dict[str, Any] = {"key": name}
+        put_bytes(header, "value", value)
+        row["headers"].append(header)
+    return row
+
+
 def as_json_line(*, escape: bool) -> Show:
     """What `tidelog produce --json` reads again."""
 
     def show(partition: TopicPartition, record: Record) -> bytes:
-        row: dict[str, Any] = {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-        }
-        put_bytes(row, "key", record.key)
-        put_bytes(row, "value", record.value)
-        row["headers"] = []
-        for name, value in record.headers:
-            header: dict[str, Any] = {"key": name}
-            put_bytes(header, "value", value)
-            row["headers"].append(header)
+        row = {"topic": partition.topic, "partition": partition.partition, **as_object(record)}
         text = json.dumps(row, ensure_ascii=False)
         if escape:
             text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

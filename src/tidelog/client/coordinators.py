@@ -80,7 +80,7 @@ def _group_partitions(cluster: Cluster) -> list[TopicPartition]:
 
 
 def _partitions_of(cluster: Cluster, groups: Iterable[str]) -> list[TopicPartition]:
-    """Of __consumer_offsets, where these groups are kept; empty if the partitions are not known."""
+    """The partitions of __consumer_offsets that keep these groups; empty if they are not known."""
     count = len(_group_partitions(cluster))
     numbers = sorted({partition_of(group, count) for group in groups}) if count else []
     return [TopicPartition(GROUP_OFFSETS_TOPIC, number) for number in numbers]

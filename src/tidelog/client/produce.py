@@ -411,7 +411,7 @@ class Producer:
         self._given_up(queue)
 
     def _given_up(self, queue: PartitionQueue) -> None:
-        """Nothing may be left for which its leader would have to be waited for."""
+        """If no batch of this partition is left, the producer does not wait for its leader any more."""
         if not queue.waiting and not queue.in_flight:
             self._waits.over(queue.partition)
 

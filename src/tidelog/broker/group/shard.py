@@ -45,7 +45,7 @@ _FEW_ANSWERS = 10
 """These are given in any case."""
 _FIRST_REST_S = 0.1
 _LOOK_EVERY_S = 0.05
-"""Whether the followers have come."""
+"""How often a coordinator that loads looks whether its followers have fetched from it."""
 _LONGEST_REST_S = 30.0
 """A load that failed is tried again after a rest, which doubles up to this."""
 
@@ -244,10 +244,10 @@ class GroupShard:
         return count, bad
 
     async def _committed(self, end: Offset) -> None:
-        """What an earlier leader wrote and nobody else has could still be lost: nothing is told before it cannot.
+        """Wait until all that was loaded is committed: a record that only this broker has could still be lost.
 
-        And what is here may be all committed and yet too little: the request that made this broker leader may come
-        late, when another one leads already. Then its followers do not follow it.
+        The followers have to follow this broker as well. The request that made it leader may have come late, when
+        another broker leads already. Then its log may be too short, although all of it is committed.
         """
         while (leader := self._partition.leader) is not None and not leader.is_followed:
             await asyncio.sleep(_LOOK_EVERY_S)
