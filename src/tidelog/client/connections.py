@@ -54,7 +54,7 @@ class Connections:
             return await self._open_one(address)
 
     def _unanswered(self, address: Address) -> AbstractContextManager[None]:
-        """A caller enters this while it waits for the connection. A connection that is opened for no caller is no wait."""
+        """A caller enters this while it waits for the connection. One that is opened for no caller is no wait."""
         return self._waits.unanswered(
             f"{address_text(address)} does not answer a new connection", asyncio.get_running_loop().time()
         )
