@@ -21,7 +21,7 @@ def check(words: tuple[str, ...]) -> None:
     """click.UsageError if this is no command. Values are checked only where there are few to choose from."""
     command: click.Command = main
     rest = list(words)
-    context = click.Context(command)
+    context = click.Context(command, **command.context_settings)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
         if _PLACEHOLDER.fullmatch(name):
