@@ -77,8 +77,9 @@ class Coordinator:
     def delete_topics(self, *topics: str) -> None:
         """Every group has forgotten them then, or is about to."""
         self.groups.topics_deleted(topics)
-        while self.groups.has_deleted_topics:
-            effects, _ = self.groups.forget_deleted(1, self.now_ms)
+        looked_at = 1
+        while looked_at:
+            effects, looked_at = self.groups.forget_deleted(1, self.now_ms)
             self.carry_out(effects)
 
     def expire_offsets(self, most: int = 1) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
 from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
-from tidelog.groups import retention
-from tidelog.groups.commits import Commit
-from tidelog.groups.group import Group
+from tidelog.groups.commits import Commits
 from tidelog.lab.broker import eventually
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
@@ -19,20 +18,24 @@ ONE = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": 
 
 
 class _PerTurn:
-    """Counts calls of `of_topics` within a turn of the loop."""
+    """Counts the groups that forget topics within a turn of the loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = self.most = self.all = 0
-        self._of_topics = retention.of_topics
-        monkeypatch.setattr(retention, "of_topics", self.of_topics)
+        topics_deleted = Commits.topics_deleted
 
-    def of_topics(self, group: Group, topics: frozenset[str]) -> list[Commit]:
+        def counted(commits: Commits, topics: Collection[str]) -> int:
+            self._one_more()
+            return topics_deleted(commits, topics)
+
+        monkeypatch.setattr(Commits, "topics_deleted", counted)
+
+    def _one_more(self) -> None:
         if not self.count:
             asyncio.get_running_loop().call_soon(self._next_turn)
         self.count += 1
         self.all += 1
         self.most = max(self.most, self.count)
-        return self._of_topics(group, topics)
 
     def _next_turn(self) -> None:
         self.count = 0

@@ -313,6 +313,38 @@ def test_while_a_partition_loads_the_groups_of_the_others_are_listed(monkeypatch
     run(story, **ONE)
 
 
+def test_what_was_committed_for_a_topic_that_is_deleted_while_the_partition_loads_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t")
+        await ready(kit)
+        assert await MemberKit(kit).commit(7) is ErrorCode.NONE
+        may_go_on = asyncio.Event()
+        read = Log.bytes_of
+
+        async def slow(log: Log, region: Any) -> Any:
+            if log.partition == (GROUP_OFFSETS_TOPIC, PARTITION):
+                await may_go_on.wait()
+            return await read(log, region)
+
+        monkeypatch.setattr(Log, "bytes_of", slow)
+        await kit.restart()
+        await eventually(lambda: PARTITION in kit.broker.groups.shards)
+        await kit.delete_topic("t")
+        await kit.create_topic("t")
+        may_go_on.set()
+        await ready(kit)
+        assert await MemberKit(kit).committed() == -1
+        shard = kit.broker.groups.shards[PARTITION]
+        await eventually(lambda: not shard.has_deleted_topics)
+        await kit.restart()
+        await ready(kit)
+        assert await MemberKit(kit).committed() == -1, "the log knows of it"
+
+    run(story, **ONE)
+
+
 def test_edge_38_no_bytes_make_the_reader_of_records_fail_in_another_way() -> None:
     """Every prefix and every changed byte of good records is read, passed over, or one of our errors."""
     chance = random.Random(1)

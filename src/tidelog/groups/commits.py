@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TypeAlias
 
 from tidelog.groups.usage import Usage
@@ -23,26 +24,29 @@ ManyValues: TypeAlias = dict[str, dict[int, OffsetCommitValue]]
 class Commits:
     """Readers see what is committed. Writers have to know of what is in flight too, to leave none of it behind.
 
-    Always: the value of a partition is that of its last record in the log below the high watermark. Readers see all
-    values of a write at once, or none.
+    Always: the value of a partition is that of its last record in the log below the high watermark, but for what was
+    committed for topics that were deleted later. Readers see all values of a write at once, or none.
     """
 
-    __slots__ = ("_in_flight", "_large", "_usage", "_writes", "being_forgotten", "by_topic")
+    __slots__ = ("_in_flight", "_large", "_last_void", "_usage", "_void", "_writes", "by_topic")
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
         self.by_topic: dict[str, dict[int, OffsetCommitValue]] = {}
         self._in_flight: dict[tuple[str, int], list[int]] = {}
         """Of each partition: how many writes are under way, and the number of the last one that was applied."""
-        self._large: deque[ManyValues] = deque()
-        """Large writes under way, in the order of the log."""
+        self._large: deque[tuple[int, ManyValues]] = deque()
+        """Large writes under way with their numbers, in the order of the log."""
         self._writes = 0
-        self.being_forgotten = 0
-        """Writes under way that take the values of deleted topics back. Until they are settled, such values are still
-        in `by_topic`; a reader must not take them for those of a topic that was made anew under the same name."""
+        self._void: dict[str, dict[int, OffsetCommitValue]] = {}
+        """What the log holds of deleted topics, by topic and partition, until a tombstone or a newer value is committed
+        behind it. Readers do not see it; the next coordinator would."""
+        self._last_void: dict[str, int] = {}
+        """Of deleted topics, while writes are under way: the number of the last one that was sent before the
+        deletion."""
 
     def __bool__(self) -> bool:
-        return bool(self.by_topic or self._in_flight or self._large)
+        return bool(self.by_topic or self._in_flight or self._large or self._void)
 
     def get(self, topic: str, partition: int) -> OffsetCommitValue | None:
         partitions = self.by_topic.get(topic)
@@ -107,19 +111,29 @@ class Commits:
                 flight[_IN_FLIGHT] -= 1
             if applies and number >= flight[_APPLIED]:
                 flight[_APPLIED] = number
-                self.put(topic, partition, value)
+                if topic not in self._void or self._replaces_void(topic, (partition,), number):
+                    self.put(topic, partition, value)
+        self._write_over()
 
-    def sent_large(self, values: ManyValues) -> None:
-        """A write of very many partitions. Writes are settled in the order of the log, so nothing has to be noted of
-        each of its partitions, which would take long."""
-        self._large.append(values)
+    def sent_large(self, values: ManyValues) -> int:
+        """A write of very many partitions. Writes that are in the log are settled in its order, so nothing has to be
+        noted of each of its partitions, which would take long."""
+        self._writes += 1
+        self._large.append((self._writes, values))
+        return self._writes
 
-    def settled_large(self, values: ManyValues, applies: bool) -> None:
-        first = self._large.popleft()
-        assert first is values, "large writes are settled in the order of the log"
+    def settled_large(self, number: int, applies: bool) -> None:
+        values = next(values for other, values in self._large if other == number)
+        self._large.remove((number, values))
         if applies:
             for topic, partitions in values.items():
-                self._put_all(topic, partitions)
+                if topic not in self._void or self._replaces_void(topic, partitions, number):
+                    self._put_all(topic, partitions)
+        self._write_over()
+
+    def _write_over(self) -> None:
+        if self._last_void and not self.has_in_flight():
+            self._last_void.clear()
 
     def _put_all(self, topic: str, values: dict[int, OffsetCommitValue]) -> None:
         known = self.by_topic.setdefault(topic, {})
@@ -136,29 +150,83 @@ class Commits:
 
     def is_in_flight(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self._in_flight or any(
-            partition in values.get(topic, ()) for values in self._large
+            partition in values.get(topic, ()) for _, values in self._large
         )
 
     def knows(self, topic: str, partition: int) -> bool:
         """Whether it has a value or is about to have one."""
         return self.get(topic, partition) is not None or self.is_in_flight(topic, partition)
 
-    def known_partitions(self, among: Container[str] | None = None) -> Iterator[TopicPartition]:
-        """All that have a value or are about to have one; or those of some topics."""
+    def known_partitions(self) -> Iterator[TopicPartition]:
+        """All of which the log holds a value, or is about to."""
         for topic, partitions in self.by_topic.items():
-            if among is None or topic in among:
-                for partition in partitions:
+            for partition in partitions:
+                yield TopicPartition(topic, partition)
+        for topic, partitions in self._void.items():
+            for partition in partitions:
+                if self.get(topic, partition) is None:
                     yield TopicPartition(topic, partition)
         for topic, partition in self._in_flight:
-            if (among is None or topic in among) and self.get(topic, partition) is None:
+            if not self._is_held(topic, partition):
                 yield TopicPartition(topic, partition)
-        for values in self._large:
+        for _, values in self._large:
             for topic, partitions in values.items():
-                if among is not None and topic not in among:
-                    continue
                 for partition in partitions:
-                    if self.get(topic, partition) is None and (topic, partition) not in self._in_flight:
+                    if not self._is_held(topic, partition) and (topic, partition) not in self._in_flight:
                         yield TopicPartition(topic, partition)
+
+    def _is_held(self, topic: str, partition: int) -> bool:
+        return self.get(topic, partition) is not None or partition in self._void.get(topic, ())
+
+    # Deleted topics
+
+    def topics_deleted(self, topics: Collection[str]) -> int:
+        """What was committed for them is void, and so is what of it is under way; how much that was."""
+        count = 0
+        for topic in self.by_topic.keys() & set(topics):
+            values = self.by_topic.pop(topic)
+            self._usage.offsets -= len(values)
+            self._usage.metadata_bytes -= _metadata_bytes(values.values())
+            self._void[topic] = values | self._void[topic] if topic in self._void else values
+            count += len(values)
+        if self.has_in_flight():
+            count += self._void_in_flight(set(topics))
+        return count
+
+    def _void_in_flight(self, topics: set[str]) -> int:
+        under_way = [(topic, partition) for topic, partition in self._in_flight if topic in topics]
+        for _, values in self._large:
+            under_way += ((topic, partition) for topic in topics for partition in values.get(topic, ()))
+        for topic, partition in under_way:
+            self._void.setdefault(topic, {}).setdefault(partition, _VOID)
+        self._last_void |= dict.fromkeys(topics & self._void.keys(), self._writes)
+        return len(under_way)
+
+    def _replaces_void(self, topic: str, partitions: Iterable[int], number: int) -> bool:
+        """Whether this write was sent after the deletion. Then nothing of before is left of these partitions."""
+        if number <= self._last_void.get(topic, 0):
+            return False
+        void = self._void[topic]
+        for partition in partitions:
+            void.pop(partition, None)
+        if not void:
+            del self._void[topic]
+        return True
+
+    @property
+    def has_void(self) -> bool:
+        return bool(self._void)
+
+    def void(self, most: int) -> list[TopicPartition]:
+        """So many partitions of which something void is in the log, and nothing on its way behind it."""
+        void = (
+            TopicPartition(topic, partition) for topic, partitions in self._void.items() for partition in partitions
+        )
+        return list(islice((known for known in void if not self.is_in_flight(*known)), most))
+
+
+_VOID = OffsetCommitValue(offset=-1, metadata="", commit_timestamp=-1)
+"""Stands for a value that is under way."""
 
 
 def _metadata_bytes(values: Iterable[OffsetCommitValue]) -> int:

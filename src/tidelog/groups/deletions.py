@@ -3,6 +3,9 @@
 There may be very many groups, so they are looked at some at a time. Meanwhile a topic of the same name may be created,
 and offsets of it committed. Therefore a group is looked at before anything is committed to it or read from it, and what
 it has to forget was always committed before the deletion.
+
+From then on nobody reads these offsets any more. The log still holds them: tombstones are written for them, some at a
+time, and again if that is refused.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from collections.abc import Collection, Set
 
 from tidelog.groups.group import Group
 
+_REST_MS = 1_000
+
 
 class DeletedTopics:
     """Deletions have numbers. `Group.deletions_seen` is the number of the last one that the group was looked at for.
 
-    Always: a deletion that some group has not been looked at for is among `_deletions`.
+    Always: a deletion that some group has not been looked at for is among `_deletions`; a group with void offsets is in
+    `_to_bury` or in `_under_way`.
     """
 
     def __init__(self) -> None:
@@ -28,10 +34,16 @@ class DeletedTopics:
         self._left: list[Group] = []
         """Groups that are still to be looked at, for all deletions up to `_looked_for`."""
         self._looked_for = 0
+        self._to_bury: dict[Group, None] = {}
+        """Groups whose void offsets want tombstones."""
+        self._under_way: dict[Group, None] = {}
+        """Groups whose tombstones are on their way."""
+        self._look_ms = 0
+        """When these are looked at again: the log may have refused them."""
 
     def __bool__(self) -> bool:
-        """Whether there are groups to be looked at."""
-        return bool(self._deletions)
+        """Whether something is left to do."""
+        return bool(self._deletions or self._to_bury) or self._is_under_way()
 
     def add(self, topics: Collection[str]) -> None:
         self._last += 1
@@ -50,6 +62,31 @@ class DeletedTopics:
             later = (topics for number, topics in self._deletions if number > seen)
             topics = self._since[seen] = frozenset().union(*later)
         return topics
+
+    def bury(self, group: Group) -> None:
+        """It has void offsets."""
+        self._to_bury[group] = None
+
+    def look_later(self, group: Group, now_ms: int) -> None:
+        """Something newer than its void offsets is under way. If the log does not take it, more has to be written."""
+        if not self._under_way:
+            self._look_ms = now_ms + _REST_MS
+        self._under_way[group] = None
+
+    def next_to_bury(self, now_ms: int) -> Group | None:
+        if self._is_under_way() and now_ms >= self._look_ms:
+            self._to_bury |= self._under_way
+            self._under_way.clear()
+        return self._to_bury.popitem()[0] if self._to_bury else None
+
+    def _is_under_way(self) -> bool:
+        """Whether a group is left that has void offsets yet."""
+        while self._under_way:
+            group = next(reversed(self._under_way))
+            if group.commits.has_void:
+                return True
+            del self._under_way[group]
+        return False
 
     def next_group(self, groups: Collection[Group]) -> Group | None:
         """One of `groups`, which are all there are, that may have to be looked at. None if no deletion is left."""

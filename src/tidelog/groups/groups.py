@@ -65,6 +65,8 @@ from tidelog.wire.messages.groups import (
 
 _TOPICS_OF_ELEMENT = 20
 """To look whether a group has committed to some topics takes little time."""
+_MOST_BURIED = 500
+"""Offsets of deleted topics that one write forgets, at most."""
 _MOST_DUE = 500
 """Timers that are served in one call: that the session of a member is over takes some microseconds."""
 
@@ -164,7 +166,7 @@ class Groups:
             turn.answer(ticket, commit_error(request, group))
         else:
             used = group
-            self._catch_up(turn, used)
+            self._catch_up(used)
             offsets.commit(turn, used, request, ticket, lambda: self._forget_if_never_used(used))
         return turn.effects
 
@@ -176,7 +178,7 @@ class Groups:
             turn.answer(ticket, large.response(group))
         else:
             used = group
-            self._catch_up(turn, used)
+            self._catch_up(used)
             large.store(turn, used, ticket, lambda: self._forget_if_never_used(used))
         return turn.effects
 
@@ -199,7 +201,7 @@ class Groups:
         """
         turn = self._turn(now_ms)
         group = self._groups.get(asked.group_id)
-        self._catch_up(turn, group)
+        self._catch_up(group)
         offsets.fetch(turn, group, asked, version, ticket, require_stable=require_stable)
         return turn.effects
 
@@ -209,7 +211,7 @@ class Groups:
         """Answers a Snapshot of what the group has committed for these topics, or for all; or an ErrorCode."""
         turn = self._turn(now_ms)
         group = self._groups.get(group_id)
-        self._catch_up(turn, group)
+        self._catch_up(group)
         offsets.snapshot(turn, group, topics, ticket, require_stable=require_stable)
         return turn.effects
 
@@ -358,26 +360,46 @@ class Groups:
         return bool(self._deleted)
 
     def forget_deleted(self, most: int, now_ms: int) -> tuple[list[Effect], int]:
-        """Look at some groups, until about `most` groups, topics and offsets were looked at; how many that were."""
+        """Look at some groups, until about `most` groups, topics and offsets were looked at; how many that were:
+        none if all that is left is under way."""
         turn, looked_at = self._turn(now_ms), 0
-        while looked_at < most and (group := self._deleted.next_group(self._groups.values())) is not None:
-            looked_at += 1
-            if self.holds(group):
-                looked_at += self._forget_deleted_of(turn, group)
+        while looked_at < most:
+            if (group := self._deleted.next_to_bury(now_ms)) is not None:
+                looked_at += self._bury_offsets(turn, group)
+            elif (group := self._deleted.next_group(self._groups.values())) is not None:
+                looked_at += 1
+                if self.holds(group):
+                    looked_at += self._forget_deleted_of(group)
+            else:
+                break
         return turn.effects, looked_at
 
-    def _forget_deleted_of(self, turn: Turn, group: Group) -> int:
-        """How much there was to look at."""
+    def _forget_deleted_of(self, group: Group) -> int:
+        """What it has committed for topics that were deleted is void from now on. How much there was to look at."""
         topics = self._deleted.take(group)
-        going = retention.of_topics(group, topics) if topics else []
-        if going:
-            offsets.forget(turn, group, going)
-        return min(len(group.commits.by_topic), len(topics)) // _TOPICS_OF_ELEMENT + len(going)
+        known = len(group.commits.by_topic)
+        count = group.commits.topics_deleted(topics) if topics else 0
+        if count:
+            self._deleted.bury(group)
+        return (min(known, len(topics)) + count) // _TOPICS_OF_ELEMENT
 
-    def _catch_up(self, turn: Turn, group: Group | None) -> None:
+    def _bury_offsets(self, turn: Turn, group: Group) -> int:
+        """Tombstones for some of its void offsets; how much there was to do."""
+        going: list[Commit] = [(*partition, None) for partition in group.commits.void(_MOST_BURIED)]
+        if not self.holds(group):
+            return 1
+        if going:
+            offsets.write_commits(turn, group, going, lambda turn, error: None)
+        if len(going) == _MOST_BURIED:
+            self._deleted.bury(group)
+        else:
+            self._deleted.look_later(group, turn.now_ms)
+        return 1 + len(going)
+
+    def _catch_up(self, group: Group | None) -> None:
         """Before offsets of the group are written or read."""
         if group is not None and self._deleted:
-            self._forget_deleted_of(turn, group)
+            self._forget_deleted_of(group)
 
     # The log
 

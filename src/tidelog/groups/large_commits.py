@@ -98,14 +98,14 @@ class LargeCommit:
             turn.answer(ticket, self.response())
             came_to_nothing()
             return
-        values, waiting = self._values, [ticket]
+        waiting = [ticket]
         records = [record for of_topic in self._records.values() for record in of_topic.items()]
         self._records = {}
-        group.commits.sent_large(values)
+        number = group.commits.sent_large(self._values)
 
         def written(turn: Turn, error: int) -> None:
             if error != ErrorCode.REQUEST_TIMED_OUT:
-                group.commits.settled_large(values, not error)
+                group.commits.settled_large(number, not error)
             if waiting:
                 turn.answer(waiting.pop(), self.response(answered_error(error) if error else ErrorCode.NONE))
             if error:

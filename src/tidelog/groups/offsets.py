@@ -167,18 +167,6 @@ def write_commits(
     turn.write(records + also if also else records, written)
 
 
-def forget(turn: Turn, group: Group, tombstones: list[Commit]) -> None:
-    """What was committed for topics that were deleted."""
-    commits = group.commits
-    commits.being_forgotten += 1
-
-    def settled(turn: Turn, error: int) -> None:
-        if error != ErrorCode.REQUEST_TIMED_OUT:  # else it may still be committed
-            commits.being_forgotten -= 1
-
-    write_commits(turn, group, tombstones, settled)
-
-
 # Fetching
 
 
@@ -191,17 +179,13 @@ def fetch(
     *,
     require_stable: bool,
 ) -> None:
-    """Only what is committed is told. Who requires stable offsets waits for the commits under way, and everybody for
-    what is being forgotten."""
+    """Only what is committed is told. Who requires stable offsets waits for the commits under way."""
 
     def tell(turn: Turn, error: ErrorCode) -> None:
         found = fetched(group.commits.by_topic if group else {}, asked)
         turn.answer(ticket, fetch_error(asked, error, version) if error else found)
 
-    awaits = group is not None and (
-        group.commits.being_forgotten > 0 or (require_stable and _awaits_commit(group, asked))
-    )
-    _when_stable(turn, awaits, tell)
+    _when_stable(turn, group is not None and require_stable and _awaits_commit(group, asked), tell)
 
 
 def snapshot(
@@ -212,10 +196,7 @@ def snapshot(
     def tell(turn: Turn, error: ErrorCode) -> None:
         turn.effects.append(Answer(ticket, error or (group.commits.snapshot(topics) if group else {})))
 
-    awaits = group is not None and (
-        group.commits.being_forgotten > 0 or (require_stable and group.commits.has_in_flight())
-    )
-    _when_stable(turn, awaits, tell)
+    _when_stable(turn, group is not None and require_stable and group.commits.has_in_flight(), tell)
 
 
 def _when_stable(turn: Turn, is_awaited: bool, tell: Callable[[Turn, ErrorCode], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 
 from tidelog.groups import offsets
 from tidelog.groups.commits import Commit
@@ -123,14 +123,6 @@ def _is_expired(value: OffsetCommitValue, empty_since_ms: int | None, now_ms: in
     return now_ms - since_ms >= retention_ms
 
 
-def of_topics(group: Group, topics: Set[str]) -> list[Commit]:
-    """Tombstones for all that was committed for topics that are no more."""
-    commits = group.commits
-    if not commits.has_in_flight() and commits.by_topic.keys().isdisjoint(topics):
-        return []
-    return [(topic, partition, None) for topic, partition in commits.known_partitions(topics)]
-
-
 def all_of(group: Group) -> list[Commit]:
     return [(topic, partition, None) for topic, partition in group.commits.known_partitions()]
 
@@ -141,5 +133,6 @@ def is_finished(group: Group, going: list[Commit]) -> bool:
         group.state is GroupState.EMPTY
         and not group.pending
         and not group.commits.has_in_flight()
+        and not group.commits.has_void
         and len(going) == sum(map(len, group.commits.by_topic.values()))
     )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
+_REST_S = 0.25
+"""What the log has refused may be refused for a while."""
+
+
 class GroupCoordinator:
     """A shard for each partition of __consumer_offsets that is led here."""
 
@@ -67,6 +71,10 @@ class GroupCoordinator:
         for shard in self.shards.values():
             shard.topics_deleted(topics)
         self._forget_deleted(FIRST)
+        self.forget_deleted_topics()
+
+    def forget_deleted_topics(self) -> None:
+        """Begin to forget what is left to be forgotten, if that is not under way."""
         if self._has_deleted_topics and (self._forgetting is None or self._forgetting.done()):
             self._forgetting = asyncio.ensure_future(self._forget_deleted_in_slices())
 
@@ -88,12 +96,16 @@ class GroupCoordinator:
         """Not behind the requests of clients: until it is done, the next coordinator may not know of the deletion."""
         while self._has_deleted_topics:
             await self._broker.lane.turn(is_broker=True)
-            self._forget_deleted(SLICE)
+            if not self._forget_deleted(SLICE):
+                await asyncio.sleep(_REST_S)
 
-    def _forget_deleted(self, most: int) -> None:
+    def _forget_deleted(self, most: int) -> int:
+        """How much was looked at."""
+        left = most
         for shard in list(self.shards.values()):
-            if most > 0 and shard.has_deleted_topics:
-                most -= shard.forget_deleted(most)
+            if left > 0 and shard.has_deleted_topics:
+                left -= shard.forget_deleted(left)
+        return most - left
 
     async def _expire_offsets(self) -> None:
         """All groups are looked at in slices: many of them may end at the same check."""

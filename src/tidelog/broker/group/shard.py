@@ -72,6 +72,9 @@ class GroupShard:
         """Answers that are given in later turns of the loop, in their order."""
         self._is_answering = False
         """Such a turn will come."""
+        self._deleted_while_loading: set[str] = set()
+        """Topics. What is loaded was committed before they were deleted."""
+        self._forget_deleted_topics = broker.groups.forget_deleted_topics
         config = broker.config
         self._failures = broker.metrics.counter(_LOAD_FAILURES)
         self._bad_records = broker.metrics.counter(_BAD_RECORDS)
@@ -167,6 +170,8 @@ class GroupShard:
     def topics_deleted(self, topics: Collection[str]) -> None:
         if self.is_active:
             self.groups.topics_deleted(topics)
+        else:
+            self._deleted_while_loading.update(topics)
 
     @property
     def has_deleted_topics(self) -> bool:
@@ -211,6 +216,10 @@ class GroupShard:
         await self._committed(end)
         self.is_active, self.has_failed = True, False
         self.perform(self.groups.loaded(self._now_ms()))
+        if self._deleted_while_loading:
+            self.groups.topics_deleted(self._deleted_while_loading)
+            self._deleted_while_loading = set()
+            self._forget_deleted_topics()
         took_ms = self._now_ms() - started_ms
         level = logging.INFO if count else logging.DEBUG
         _log.log(level, "%s is loaded: %d records in %d ms", partition.name, count, took_ms)

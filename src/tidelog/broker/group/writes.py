@@ -41,12 +41,14 @@ class WriteSettings(NamedTuple):
 class _Batch:
     """Writes that were appended together, or failed together."""
 
-    __slots__ = ("code", "timer", "writes")
+    __slots__ = ("code", "only_waits", "timer", "writes")
 
     def __init__(self, writes: Sequence[Write]) -> None:
         self.writes = writes
         self.code: ErrorCode | None = None
         """What became of it, once that is known."""
+        self.only_waits = False
+        """It has no records: it is over when those before it are."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -127,13 +129,15 @@ class Writes:
         try:
             records = [record for write in batch.writes for record in write.records]
             if not records:
-                batch.code = ErrorCode.NONE
+                batch.code, batch.only_waits = ErrorCode.NONE, True
+                if len(self._unsettled) > 1:
+                    self._start_timer(batch)
                 return
             leader = self._leader()
             end = self._append_records(leader, records)
             self._appended(batch, leader, end)
         except TidelogError as failure:
-            batch.code = failure.code
+            self._failed(batch, failure.code)
         except Exception:
             self._failed_unexpectedly(batch)
 
@@ -147,17 +151,22 @@ class Writes:
                 end = self._append_records(leader, part)
             self._appended(batch, leader, end)
         except TidelogError as failure:
-            batch.code = failure.code
+            self._failed(batch, failure.code)
         except Exception:
             self._failed_unexpectedly(batch)
         batch.writes = [write._replace(records=[]) for write in batch.writes]
         self._large = None
         self._append_gathered()
 
+    def _failed(self, batch: _Batch, code: ErrorCode) -> None:
+        """What is not in the log does not wait for what is: that may take long."""
+        self._unsettled.remove(batch)
+        self._settle_all(batch, code)
+
     def _failed_unexpectedly(self, batch: _Batch) -> None:
         """Whatever it is, such as a want of memory: without an end of this batch no later one is ever settled."""
         _log.exception("a write to %s failed unexpectedly", self._partition.name)
-        batch.code = ErrorCode.UNKNOWN_SERVER_ERROR
+        self._failed(batch, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     async def _still_leader(self) -> Leader:
         """Other requests have their turn first. Between two terms of this broker, and while its session may be over,
@@ -175,7 +184,10 @@ class Writes:
         if partition.is_committed(end):
             batch.code = partition.commit_result(leader)
             return
+        self._start_timer(batch)
         partition.when_committed(end, partial(self._settled, batch))
+
+    def _start_timer(self, batch: _Batch) -> None:
         loop = asyncio.get_running_loop()
         batch.timer = loop.call_later(self._settings.timeout_ms / 1000, self._too_late, batch)
 
@@ -218,13 +230,17 @@ class Writes:
             batch = unsettled.popleft()
             if batch.timer is not None:
                 batch.timer.cancel()
-            for write in batch.writes:
-                self._settle(write, code)
+            self._settle_all(batch, code)
+
+    def _settle_all(self, batch: _Batch, code: ErrorCode) -> None:
+        for write in batch.writes:
+            self._settle(write, code)
 
     def _too_late(self, batch: _Batch) -> None:
-        """They are in the log and may be committed yet; but nobody waits that long for an answer."""
-        for write in batch.writes:
-            self._settle(write, ErrorCode.REQUEST_TIMED_OUT)
+        """What is in the log may be committed yet; but nobody waits that long for an answer."""
+        if batch.only_waits:
+            self._unsettled.remove(batch)
+        self._settle_all(batch, ErrorCode.REQUEST_TIMED_OUT)
 
     def end(self) -> None:
         """This broker coordinates these groups no more, or it has loaded them anew: what is not appended yet fails."""
