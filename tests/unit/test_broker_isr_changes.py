@@ -75,10 +75,11 @@ async def _led(kit: Kit, broker_epoch: int) -> Partition:
     "first",
     [
         lambda request: AlterPartitionResponse(error_code=UNKNOWN),
+        lambda request: AlterPartitionResponse(),
         lambda request: 1 // 0,
         OSError("gone"),
     ],
-    ids=["unknown code", "unexpected", "no connection"],
+    ids=["unknown code", "says nothing of it", "unexpected", "no connection"],
 )
 def test_what_goes_wrong_is_tried_again(first: Any) -> None:
     async def story(kit: Kit) -> None:
@@ -90,6 +91,24 @@ def test_what_goes_wrong_is_tried_again(first: Any) -> None:
         marks = [was_asked_before(request.topics[0].partitions[0]) for request, _ in controller.asked]
         assert marks == [False, True], "the controller knows that the first may have been granted"
         await changes.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda request: AlterPartitionResponse(), _granted([], error_code=ErrorCode.NOT_CONTROLLER)],
+    ids=["says nothing of it", "is not the controller"],
+)
+def test_a_controller_that_does_not_help_is_not_asked_without_a_rest(answer: Answer) -> None:
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        controller = Controller(answer)
+        changes = IsrChanges(1, lambda: 5, controller, Metrics())
+        changes.propose(partition, (1, FOLLOWER))
+        await asyncio.sleep(1)
+        await changes.stop()
+        assert 10 <= len(controller.asked) <= 21
 
     run(story)
 

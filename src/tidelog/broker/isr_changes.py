@@ -123,9 +123,10 @@ class IsrChanges:
                 if response.error_code == ErrorCode.NONE:
                     self._said.is_over()
                     self._take(asked, response)
-                    continue
-                why = error_code(response.error_code).name
-                if self._said.is_news(why):
+                    if not any(self._proposals.get(name) is one for name, one in asked.items()):
+                        continue
+                    # The controller knows less than this leader, or says nothing of some: it is asked again soon.
+                elif self._said.is_news(why := error_code(response.error_code).name):
                     _log.info("the controller does not take ISR changes: %s", why)
             except (TidelogError, OSError) as failure:
                 if self._said.is_news(str(failure)):
