@@ -48,12 +48,13 @@ _LONGEST_RECONNECT_DELAY_S = 0.1
 """A broker is back within a second of ZooKeeper's return, so it may not sleep for long between two attempts."""
 _LONGEST_CONNECT_S = 1.0
 """To take a connection costs a server nothing; if it does not, the network drops what is sent to it."""
-_FIRST_HANDSHAKE_S = 0.2
+_FIRST_HANDSHAKES_S = (0.2, 0.3)
 _HANDSHAKES_PER_TIMEOUT = 3
-"""A server that just starts may take a connection and never answer on it, or two of them. So the first handshake may
-take _FIRST_HANDSHAKE_S; each one after a silent server may take _MORE_PATIENT times as long, up to this part of the
-timeout."""
-_MORE_PATIENT = 1.4
+"""A server that just starts may take a connection and never answer on it, or two of them. So the first two handshakes
+may take this long. One that is slow needs more time, and each attempt costs it something: every further handshake may
+take _MORE_PATIENT times as long as the one before, up to this part of the timeout."""
+_MORE_PATIENT = 3
+_MOST_TIMES = 10
 _ANSWERED_WITH = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoChildrenForEphemeralsError)
 """Errors that only a server can have found."""
 _CUT_OFF = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, AuthFailedError)
@@ -150,7 +151,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         self._on_granted = on_granted
         self._pings: deque[int] = deque()
         """When the unanswered pings were sent."""
-        self._handshake_s = _FIRST_HANDSHAKE_S
+        self._unanswered = 0
+        """Handshakes, since one was answered."""
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         """kazoo alone goes on for ever if it is stopped while no host name can be resolved."""
@@ -175,11 +177,11 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         was refused says that the server is away, and it may leave the first handshake after its start unanswered."""
         longest_s = min(timeout, self.client._session_timeout / 1e3 / _HANDSHAKES_PER_TIMEOUT)
         try:
-            found = super()._invoke(min(self._handshake_s, longest_s), request)
+            found = super()._invoke(min(_handshake_s(self._unanswered), longest_s), request)
         except self.handler.timeout_exception:
-            self._handshake_s = min(_MORE_PATIENT * self._handshake_s, longest_s)
+            self._unanswered += 1
             raise
-        self._handshake_s = _FIRST_HANDSHAKE_S
+        self._unanswered = 0
         return found
 
     def _send_ping(self, connect_timeout: float) -> None:
@@ -191,6 +193,14 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         if found[0].xid == PING_XID:
             self.handler.renew(self._pings.popleft())
         return found
+
+
+def _handshake_s(unanswered: int) -> float:
+    """How long a handshake may take after so many that were not answered."""
+    if unanswered < len(_FIRST_HANDSHAKES_S):
+        return _FIRST_HANDSHAKES_S[unanswered]
+    more = min(unanswered - len(_FIRST_HANDSHAKES_S) + 1, _MOST_TIMES)
+    return _FIRST_HANDSHAKES_S[-1] * float(_MORE_PATIENT**more)
 
 
 class _Client(KazooClient):  # type: ignore[misc]
