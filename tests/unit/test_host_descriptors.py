@@ -254,6 +254,36 @@ def test_retention_goes_on_after_a_roll_that_got_no_descriptor(
     asyncio.run(story())
 
 
+def test_a_log_that_cannot_be_shortened_keeps_none_of_the_others_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roll = Log.roll
+
+    def refuse_roll(log: Log, to_hold: int | None = None) -> Segment:
+        if log.partition == PARTITION:
+            raise NoDescriptorError("too many open files")
+        return roll(log, to_hold)
+
+    async def story() -> None:
+        clock = FixedClock()
+        directory = await LogDirectory.open(
+            RealDisk(), clock, random.Random(1), str(tmp_path), lambda topic: with_config(retention_ms=1_000)
+        )
+        logs = [await directory.create(PARTITION._replace(partition=number)) for number in range(3)]
+        assert logs[0].partition == PARTITION
+        for log in logs:
+            log.append_as_leader(batch([b"old"]), 0)
+            await log.flush()
+            log.high_watermark = log.log_end_offset
+        clock.now_ms += 10_000
+        monkeypatch.setattr(Log, "roll", refuse_roll)
+        assert await Housekeeping(directory, random.Random(1)).enforce_retention() == 2
+        assert [log.log_start_offset for log in logs] == [0, 1, 1]
+        await directory.close()
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_a_produce_that_finds_no_descriptor_is_refused_and_may_come_again(number: int) -> None:
     async def story(kit: Kit) -> None:

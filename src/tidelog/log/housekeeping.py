@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from tidelog.errors import CorruptBatchError, NoDescriptorError, StorageError
+from tidelog.errors import CorruptBatchError, StorageError
 from tidelog.log.cleaner import DEDUPE_BUFFER_BYTES, UncleanableError, clean, plan_cleaning
 from tidelog.log.compaction_plan import Plan, due
 from tidelog.log.directory import LogDirectory
@@ -18,6 +20,8 @@ from tidelog.ports import Random
 from tidelog.types import TopicPartition
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +74,33 @@ class Housekeeping:
     async def _repeat(self, work: Callable[[], Awaitable[object]], interval_ms: Callable[[], int]) -> None:
         while self._directory.offline is None:
             await asyncio.sleep(interval_ms() / 1000)
-            try:
-                await work()
-            except LogDeletedError:
-                pass  # while it was looked at
-            except NoDescriptorError as failure:
-                _log.warning("%s of %s is tried again: %s", work.__name__, self._directory.path, failure)
-            except StorageError:
-                return  # the directory is offline, and has said so
-            except Exception:
-                _log.exception("%s of %s failed; it is tried again", work.__name__, self._directory.path)
+            await self._tried(work, f"{work.__name__} of {self._directory.path}")
+
+    async def _tried(self, work: Callable[[], Awaitable[T]], what: str) -> T | None:
+        """None if it failed, which is told unless the directory is offline, and has told so itself."""
+        try:
+            return await work()
+        except LogDeletedError:
+            pass  # while it was looked at
+        except StorageError as failure:
+            if self._directory.offline is None:
+                _log.warning("%s is tried again: %s", what, failure)
+        except Exception:
+            _log.exception("%s failed; it is tried again", what)
+        return None
 
     async def enforce_retention(self) -> int:
-        """How many segments went."""
-        return sum([await delete_expired(log) for log in self._logs()])
+        """How many segments went. That one log cannot be shortened keeps none of the others long."""
+        count = 0
+        for log in self._logs():
+            if self._directory.offline is None:
+                count += await self._tried(partial(delete_expired, log), f"retention of {log.partition}") or 0
+        return count
 
     async def flush_overdue(self) -> None:
         for log in self._logs():
-            await log.flush_if_due()
+            if self._directory.offline is None:
+                await self._tried(log.flush_if_due, f"the flush of {log.partition}")
 
     async def expire_producers(self) -> None:
         for log in self._logs():
