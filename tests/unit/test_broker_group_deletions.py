@@ -10,8 +10,12 @@ import pytest
 from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
+from tidelog.groups import Groups
 from tidelog.groups.commits import Commits
+from tidelog.groups.effects import Turn
+from tidelog.groups.group import Group
 from tidelog.lab.broker import eventually
+from tidelog.replication.leader import Leader
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
 ONE = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": "1"}
@@ -88,5 +92,34 @@ def test_a_coordinator_that_moves_away_while_groups_forget_a_topic(monkeypatch: 
         assert not shard.has_deleted_topics
         await coordinator._forgetting
         assert not coordinator.shards
+
+    run(story, **ONE)
+
+
+@pytest.mark.parametrize("count", [1, 499, 500, 1_300])
+def test_a_log_that_refuses_tombstones_is_not_asked_without_a_rest(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        coordinator = kit.broker.groups
+        group = coordinator.shards[0].groups._create("g", coordinator.now_ms())
+        value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=coordinator.now_ms())
+        for partition in range(count):
+            group.commits.put("t", partition, value)
+        tries, bury = 0, Groups._bury_offsets
+
+        def counted(groups: Groups, turn: Turn, group: Group) -> int:
+            nonlocal tries
+            tries += 1
+            return bury(groups, turn, group)
+
+        monkeypatch.setattr(Groups, "_bury_offsets", counted)
+        with monkeypatch.context() as patched:
+            patched.setattr(Leader, "has_enough_replicas", lambda leader: False)
+            coordinator.topics_deleted(["t"])
+            await asyncio.sleep(10)
+        assert 5 <= tries <= 15
+        await eventually(lambda: not coordinator.shards[0].has_deleted_topics)
+        assert not group.commits
 
     run(story, **ONE)

@@ -64,11 +64,12 @@ class DeletedTopics:
         return topics
 
     def bury(self, group: Group) -> None:
-        """It has void offsets."""
+        """It has void offsets, and none of its tombstones is on its way."""
+        self._under_way.pop(group, None)
         self._to_bury[group] = None
 
     def look_later(self, group: Group, now_ms: int) -> None:
-        """Something newer than its void offsets is under way. If the log does not take it, more has to be written."""
+        """Its tombstones, or newer offsets, are on their way. If the log does not take them, more has to be written."""
         if not self._under_way:
             self._look_ms = now_ms + _REST_MS
         self._under_way[group] = None

@@ -384,16 +384,18 @@ class Groups:
         return (min(known, len(topics)) + count) // _TOPICS_OF_ELEMENT
 
     def _bury_offsets(self, turn: Turn, group: Group) -> int:
-        """Tombstones for some of its void offsets; how much there was to do."""
-        going: list[Commit] = [(*partition, None) for partition in group.commits.void(_MOST_BURIED)]
+        """Tombstones for some of its void offsets, and for more when the log has them; how much there was to do."""
         if not self.holds(group):
             return 1
+        going: list[Commit] = [(*partition, None) for partition in group.commits.void(_MOST_BURIED)]
+
+        def written(turn: Turn, error: int) -> None:
+            if not error and group.commits.has_void:
+                self._deleted.bury(group)
+
         if going:
-            offsets.write_commits(turn, group, going, lambda turn, error: None)
-        if len(going) == _MOST_BURIED:
-            self._deleted.bury(group)
-        else:
-            self._deleted.look_later(group, turn.now_ms)
+            offsets.write_commits(turn, group, going, written)
+        self._deleted.look_later(group, turn.now_ms)
         return 1 + len(going)
 
     def _catch_up(self, group: Group | None) -> None:

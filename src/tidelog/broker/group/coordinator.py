@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-_REST_S = 0.25
-"""What the log has refused may be refused for a while."""
+_FIRST_REST_S, _LONGEST_REST_S = 0.01, 0.25
+"""Tombstones that are on their way are soon in the log, but what it has refused may be refused for a while."""
 
 
 class GroupCoordinator:
@@ -94,10 +94,14 @@ class GroupCoordinator:
 
     async def _forget_deleted_in_slices(self) -> None:
         """Not behind the requests of clients: until it is done, the next coordinator may not know of the deletion."""
+        rest_s = _FIRST_REST_S
         while self._has_deleted_topics:
             await self._broker.lane.turn(is_broker=True)
-            if not self._forget_deleted(SLICE):
-                await asyncio.sleep(_REST_S)
+            if self._forget_deleted(SLICE):
+                rest_s = _FIRST_REST_S
+            else:
+                await asyncio.sleep(rest_s)
+                rest_s = min(2 * rest_s, _LONGEST_REST_S)
 
     def _forget_deleted(self, most: int) -> int:
         """How much was looked at."""
