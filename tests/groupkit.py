@@ -9,6 +9,7 @@ from typing import Any
 
 from tidelog.errors import ErrorCode
 from tidelog.groups import Answer, Answers, Client, Effect, GroupConfig, Groups, LargeCommit, Record, Write
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.codec import decode, encode
 from tidelog.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from tidelog.wire.messages.group_offsets import (
@@ -66,6 +67,8 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.config)
+        self.topic_ids: dict[str, bytes] = {}
+        """Of topics that have one."""
         self.versions: dict[Any, int] = {}
         self.requests: dict[int, tuple[Message, int]] = {}
         """What was asked, by ticket, with its version."""
@@ -76,7 +79,7 @@ class Coordinator:
 
     def delete_topics(self, *topics: str) -> None:
         """Every group has forgotten them then, or is about to."""
-        self.groups.topics_deleted(topics)
+        self.groups.topics_deleted(dict.fromkeys(topics, ZERO_UUID))
         looked_at = 1
         while looked_at:
             effects, looked_at = self.groups.forget_deleted(1, self.now_ms)
@@ -269,7 +272,8 @@ class Coordinator:
         """A large one is read partition by partition."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for (topic, partition), offset in offsets.items():
-            topics.setdefault(topic, OffsetCommitRequestTopic(name=topic)).partitions.append(
+            topic_id = self.topic_ids.get(topic, ZERO_UUID)
+            topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, topic_id=topic_id)).partitions.append(
                 OffsetCommitRequestPartition(
                     partition_index=partition, committed_offset=offset, committed_metadata=metadata
                 )
@@ -288,10 +292,14 @@ class Coordinator:
             whole = LargeCommit(request, self.config, self.groups.usage, commits, self.now_ms)
             for name, topic in topics.items():
                 for partition in topic.partitions:
-                    whole.read([OffsetCommitRequestTopic(name=name, partitions=[partition])])
+                    one = OffsetCommitRequestTopic(name=name, topic_id=topic.topic_id, partitions=[partition])
+                    whole.read([one])
             self.carry_out(self.groups.commit_large(whole, version, self.now_ms, ticket))
         else:
-            self.carry_out(self.groups.commit_offsets(_sent(request, version), version, self.now_ms, ticket))
+            sent = _sent(request, version)
+            for topic in sent.topics:
+                topic.topic_id = topics[topic.name].topic_id
+            self.carry_out(self.groups.commit_offsets(sent, version, self.now_ms, ticket))
         return ticket
 
     def snapshot(self, *topics: str, group_id: str = GROUP, require_stable: bool = False) -> int:

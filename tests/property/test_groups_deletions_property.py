@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -23,6 +25,12 @@ class Deletions(RuleBasedStateMachine):
         self.offset = 0
         self.truth: dict[tuple[str, int], int] = {}
         self.under_way: list[tuple[Entry, dict[tuple[str, int], int]]] = []
+        self.ids = count(1)
+        for topic in ("orders", "refunds"):
+            self.c.topic_ids[topic] = self._next_id()
+
+    def _next_id(self) -> bytes:
+        return next(self.ids).to_bytes(16, "big")
 
     @rule(partitions=SOME, large=st.booleans())
     def commit(self, partitions: set[tuple[str, int]], large: bool) -> None:
@@ -33,10 +41,20 @@ class Deletions(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(["orders", "refunds"]))
     def delete(self, topic: str) -> None:
-        self.c.groups.topics_deleted([topic])
+        self.c.groups.topics_deleted({topic: self.c.topic_ids[topic]})
+        self.c.topic_ids[topic] = self._next_id()
         for values in [self.truth, *(values for _, values in self.under_way)]:
             for partition in [known for known in values if known[0] == topic]:
                 del values[partition]
+
+    @rule(topic=st.sampled_from(["orders", "refunds"]), data=st.data())
+    def hear_late_of_a_deletion(self, topic: str, data: st.DataObject) -> None:
+        """What a coordinator has committed since, and another one before, is of the new topic."""
+        if not any(known == topic for _, values in self.under_way for known, _ in values):
+            number = data.draw(st.integers(1, int.from_bytes(self.c.topic_ids[topic], "big")))
+            late = number.to_bytes(16, "big")
+            if late != self.c.topic_ids[topic]:
+                self.c.groups.topics_deleted({topic: late})
 
     @rule(most=st.integers(1, 4), ms=st.sampled_from([0, 1_000]))
     def forget(self, most: int, ms: int) -> None:

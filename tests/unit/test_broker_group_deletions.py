@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Container, Mapping
 
 import pytest
 
 from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
+from tidelog.errors import ErrorCode
 from tidelog.groups import Groups
 from tidelog.groups.commits import Commits
 from tidelog.groups.effects import Turn
 from tidelog.groups.group import Group
 from tidelog.lab.broker import eventually
 from tidelog.replication.leader import Leader
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
 ONE = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": "1"}
@@ -28,7 +30,7 @@ class _PerTurn:
         self.count = self.most = self.all = 0
         topics_deleted = Commits.topics_deleted
 
-        def counted(commits: Commits, topics: Collection[str]) -> int:
+        def counted(commits: Commits, topics: Mapping[str, Container[bytes]]) -> int:
             self._one_more()
             return topics_deleted(commits, topics)
 
@@ -85,7 +87,7 @@ def test_a_coordinator_that_moves_away_while_groups_forget_a_topic(monkeypatch: 
         _fill(kit, 3_000)
         coordinator = kit.broker.groups
         shard = coordinator.shards[0]
-        coordinator.topics_deleted(["t"])
+        coordinator.topics_deleted(dict.fromkeys(["t"], ZERO_UUID))
         assert shard.has_deleted_topics
         assert coordinator._forgetting is not None
         kit.partition(GROUP_OFFSETS_TOPIC).follow()
@@ -116,10 +118,90 @@ def test_a_log_that_refuses_tombstones_is_not_asked_without_a_rest(count: int, m
         monkeypatch.setattr(Groups, "_bury_offsets", counted)
         with monkeypatch.context() as patched:
             patched.setattr(Leader, "has_enough_replicas", lambda leader: False)
-            coordinator.topics_deleted(["t"])
+            coordinator.topics_deleted(dict.fromkeys(["t"], ZERO_UUID))
             await asyncio.sleep(10)
         assert 5 <= tries <= 15
         await eventually(lambda: not coordinator.shards[0].has_deleted_topics)
         assert not group.commits
+
+    run(story, **ONE)
+
+
+async def _become_coordinator(kit: Kit) -> None:
+    """As if another broker had been it until now."""
+    groups = kit.broker.groups
+    groups.shards.pop(0).unload()
+    groups.role_changed(kit.partition(GROUP_OFFSETS_TOPIC))
+    await ready(kit)
+
+
+async def _commit(kit: Kit, offset: int) -> MemberKit:
+    member = MemberKit(kit)
+    assert await member.commit(offset) is ErrorCode.NONE
+    return member
+
+
+def test_a_deletion_that_is_heard_of_late_takes_no_offset_of_the_new_topic() -> None:
+    """The controller makes a broker coordinator first, and then tells it of all topics."""
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        old = kit.broker.metadata.id_of("t")
+        await kit.delete_topic("t")
+        await kit.create_topic("t", 1)
+        member = await _commit(kit, 77)
+        groups = kit.broker.groups
+        groups.shards.pop(0).unload()
+        groups.role_changed(kit.partition(GROUP_OFFSETS_TOPIC))
+        groups.topics_deleted({"t": old})
+        await ready(kit)
+        assert await member.committed() == 77
+        groups.topics_deleted({"t": old})
+        assert await member.committed() == 77
+
+    run(story, **ONE)
+
+
+def test_the_next_coordinator_knows_what_the_log_could_not_be_told_of_a_deletion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(kit: Kit) -> None:
+        for topic in ("t", "u", "stays"):
+            await kit.create_topic(topic, 1)
+        await ready(kit)
+        member = await _commit(kit, 77)
+        request = commit_request(member.group, {("u", 0): 8, ("stays", 0): 9})
+        await kit.call(request, COMMIT)
+        with monkeypatch.context() as patched:
+            patched.setattr(Leader, "has_enough_replicas", lambda leader: False)
+            await kit.delete_topic("t")
+            await kit.create_topic("t", 1)
+            await kit.delete_topic("u")
+            await asyncio.sleep(1)
+            await _become_coordinator(kit)
+            assert [await member.committed(topic) for topic in ("t", "u", "stays")] == [-1, -1, 9]
+        shard = kit.broker.groups.shards[0]
+        await eventually(lambda: not shard.has_deleted_topics)
+        await kit.restart()
+        await ready(kit)
+        assert [await member.committed(topic) for topic in ("t", "u", "stays")] == [-1, -1, 9]
+
+    run(story, **ONE)
+
+
+def test_a_coordinator_that_has_not_been_told_of_the_new_topic_yet_keeps_its_offsets() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        member = await _commit(kit, 77)
+        topics = kit.broker.metadata.topics
+        known = topics["t"]
+        topics["t"] = known._replace(topic_id=b"of an older one.")
+        await _become_coordinator(kit)
+        assert await member.committed() == 77
+        kit.broker.groups.topics_deleted({"t": topics["t"].topic_id})
+        topics["t"] = known
+        assert await member.committed() == 77
 
     run(story, **ONE)

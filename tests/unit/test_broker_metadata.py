@@ -254,6 +254,26 @@ def test_the_cache_follows_topics_that_come_and_go() -> None:
     assert (cache.topic("a"), cache.name_of(b), cache.name_of(c)) == (None, None, "b")
 
 
+def test_deletions_are_told_with_the_ids_of_what_is_no_more() -> None:
+    cache = MetadataCache(SystemClock())
+    a, b, c = b"a" * 16, b"b" * 16, b"c" * 16
+    assert cache.apply(_update({"a": (a, {0: 1}), "b": (b, {0: 1})})) == {}
+    assert cache.apply(_update({"a": (a, {0: LEADER_DURING_DELETE})})) == {"a": a}
+    assert cache.apply(_update({"b": (c, {0: 1})})) == {"b": b}
+    assert cache.apply(_update({"b": (b, {0: LEADER_DURING_DELETE})})) == {}, "told late"
+    assert cache.id_of("b") == c
+
+
+def test_a_topic_that_a_full_update_leaves_out_is_deleted_when_its_name_comes_back_with_another_id() -> None:
+    cache = MetadataCache(SystemClock())
+    a, b, c = b"a" * 16, b"b" * 16, b"c" * 16
+    cache.apply(_update({"a": (a, {0: 1}), "b": (b, {0: 1})}))
+    assert cache.apply(_update({}, full=True)) == {}, "it may know too little"
+    assert cache.apply(_update({"a": (a, {0: 1})})) == {}
+    assert cache.apply(_update({"b": (c, {0: 1})})) == {"b": b}
+    assert cache.apply(_update({"b": (c, {0: 2})})) == {}
+
+
 def test_a_broker_that_is_gone_is_listed_for_clients_a_while_longer() -> None:
     now_ns = 5
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.groupkit import Coordinator
 from tidelog.errors import ErrorCode
+from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
 ORDERS, REFUNDS = ("orders", 0), ("refunds", 0)
@@ -34,7 +35,7 @@ def values(c: Coordinator, group_id: int) -> dict[tuple[str, int], int]:
 
 def test_some_groups_are_looked_at_at_a_time() -> None:
     c = coordinator()
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     assert c.groups.has_deleted_topics
     assert look_at_some(c, 6) == 6
     assert [values(c, number) for number in range(3)] == [{REFUNDS: 8}] * 2 + [{ORDERS: 7, REFUNDS: 8}]
@@ -45,7 +46,7 @@ def test_some_groups_are_looked_at_at_a_time() -> None:
 
 def test_what_is_committed_for_a_topic_of_the_same_name_stays() -> None:
     c = coordinator()
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     c.commit({ORDERS: 1}, group_id="9")
     c.commit({("orders", 1): 2}, group_id="8", large=True)
     c.commit({ORDERS: 3}, group_id="new")
@@ -62,7 +63,7 @@ def test_what_is_committed_for_a_topic_of_the_same_name_stays() -> None:
 
 def test_readers_of_a_topic_of_the_same_name_find_nothing() -> None:
     c = coordinator()
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     c.offsets("9")
     assert values(c, 9) == {REFUNDS: 8}
     assert values(c, 8) == {ORDERS: 7, REFUNDS: 8}
@@ -73,7 +74,7 @@ def test_readers_find_nothing_while_the_log_cannot_take_tombstones(is_looked_at:
     c = Coordinator()
     c.commit({ORDERS: 7, REFUNDS: 8})
     c.hold = True
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     if is_looked_at:
         look_at_some(c, 10)
     fetched = c.fetch({"orders": [0], "refunds": [0]})
@@ -87,7 +88,7 @@ def test_tombstones_that_were_refused_are_written_later(error: ErrorCode) -> Non
     c = Coordinator()
     c.commit({ORDERS: 7, REFUNDS: 8})
     c.hold = True
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     for _ in range(2):
         look_at_some(c, 10)
         c.settle(ErrorCode.REQUEST_TIMED_OUT)
@@ -107,7 +108,7 @@ def test_tombstones_that_were_refused_are_written_later(error: ErrorCode) -> Non
 def test_many_offsets_are_forgotten_some_at_a_time() -> None:
     c = Coordinator()
     c.commit({("orders", partition): 7 for partition in range(1_200)}, large=True)
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     sizes = []
     c.offsets()
     while c.groups.has_deleted_topics:
@@ -123,7 +124,7 @@ def test_a_commit_that_fails_does_not_save_the_old_offset() -> None:
     """A tombstone is not needed behind a newer commit. If that fails, it is."""
     c = Coordinator()
     c.commit({ORDERS: 7})
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     c.hold = True
     c.commit({ORDERS: 1})
     look_at_some(c, 10)
@@ -140,7 +141,7 @@ def test_a_commit_that_fails_does_not_save_the_old_offset() -> None:
 def test_a_commit_under_way_is_forgotten_too() -> None:
     c = Coordinator(hold=True)
     c.commit({ORDERS: 7})
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 10)
     for entry in c.waiting_writes():
         c.settle(ErrorCode.NONE, entry)
@@ -149,13 +150,13 @@ def test_a_commit_under_way_is_forgotten_too() -> None:
 
 def test_topics_that_are_deleted_meanwhile() -> None:
     c = coordinator()
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 10)
     c.commit({ORDERS: 1}, group_id="0")
-    c.groups.topics_deleted(["refunds"])
+    c.groups.topics_deleted(dict.fromkeys(["refunds"], ZERO_UUID))
     look_at_some(c, 4)
-    c.groups.topics_deleted(["others"])
-    c.groups.topics_deleted(["more"])
+    c.groups.topics_deleted(dict.fromkeys(["others"], ZERO_UUID))
+    c.groups.topics_deleted(dict.fromkeys(["more"], ZERO_UUID))
     while c.groups.has_deleted_topics:
         look_at_some(c, 3)
     assert values(c, 0) == {ORDERS: 1}, "it was committed after the deletion of the first orders"
@@ -164,7 +165,7 @@ def test_topics_that_are_deleted_meanwhile() -> None:
 
 def test_groups_that_come_and_go_meanwhile() -> None:
     c = coordinator()
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 2)
     c.delete_group("9")
     c.delete_group("8")
@@ -177,7 +178,7 @@ def test_groups_that_come_and_go_meanwhile() -> None:
 
 def test_nothing_is_left_to_do_when_the_groups_move_away() -> None:
     c = coordinator()
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 2)
     c.carry_out(c.groups.unload(c.now_ms))
     assert not c.groups.has_deleted_topics
@@ -186,9 +187,25 @@ def test_nothing_is_left_to_do_when_the_groups_move_away() -> None:
 
 def test_without_groups_there_is_nothing_to_do() -> None:
     c = Coordinator()
-    c.groups.topics_deleted(["orders"])
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     assert look_at_some(c, 10) == 0
     assert not c.groups.has_deleted_topics
+
+
+def test_offsets_of_the_next_topic_of_the_name_stay() -> None:
+    c = Coordinator()
+    c.topic_ids["orders"] = b"1" * 16
+    c.commit({ORDERS: 7, ("orders", 1): 7})
+    c.topic_ids["orders"] = b"2" * 16
+    c.commit({ORDERS: 1})
+    c.groups.topics_deleted({"orders": b"1" * 16})
+    while c.groups.has_deleted_topics:
+        look_at_some(c, 10)
+    assert c.offsets() == {ORDERS: 1}
+    c.fail_over()
+    assert c.offsets() == {ORDERS: 1}
+    c.groups.topics_deleted({"orders": b"2" * 16})
+    assert c.offsets() == {}
 
 
 def test_topics_and_offsets_count_too() -> None:
@@ -198,7 +215,7 @@ def test_topics_and_offsets_count_too() -> None:
         group = c.groups._create(group_id, c.now_ms)
         for number in range(200):
             group.commits.put(f"topic-{number}", 0, value)
-    c.groups.topics_deleted([f"topic-{number}" for number in range(150, 350)])
+    c.groups.topics_deleted(dict.fromkeys([f"topic-{number}" for number in range(150, 350)], ZERO_UUID))
     assert look_at_some(c, 10) == 1 + (200 + 50) // 20
     assert look_at_some(c, 10) == 1 + 50
     assert look_at_some(c, 10) == 1 + (200 + 50) // 20

@@ -86,6 +86,8 @@ class MetadataCache:
         self.is_complete = False
         """Whether every topic there is has been told."""
         self._names: dict[bytes, str] = {}
+        self._left_out: dict[str, bytes] = {}
+        """The ids of topics that a full update left out, until their names come back."""
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
     def topic(self, name: str) -> TopicMetadata | None:
@@ -125,8 +127,14 @@ class MetadataCache:
         gone = {broker: one for broker, (one, _) in self._lately_gone.items()}
         return _reachable(gone | self.brokers, listener)
 
-    def apply(self, request: UpdateMetadataRequest) -> list[str]:
-        """The topics that it says were deleted; not those that a full update leaves out, which may know too little."""
+    def id_of(self, name: str) -> bytes:
+        """ZERO_UUID if it is not known."""
+        found = self.topics.get(name)
+        return ZERO_UUID if found is None else found.topic_id
+
+    def apply(self, request: UpdateMetadataRequest) -> dict[str, bytes]:
+        """The topics that it says were deleted, with their ids; of those that a full update leaves out, which may know
+        too little, only those whose names have come back with other ids."""
         self.controller_id = request.controller_id
         known = self.brokers
         self.brokers = {
@@ -143,19 +151,20 @@ class MetadataCache:
             self.is_complete = True
             named = {topic.topic_name for topic in request.topic_states}
             for name in [name for name in self.topics if name not in named]:
+                self._left_out[name] = self.topics[name].topic_id
                 self._forget(name)
-        deleted = [
-            topic.topic_name
-            for topic in request.topic_states
-            if self._apply_topic(topic.topic_name, topic.topic_id, topic.partition_states)
-        ]
+        deleted = {}
+        for topic in request.topic_states:
+            gone = self._apply_topic(topic.topic_name, topic.topic_id, topic.partition_states)
+            if gone is not None:
+                deleted[topic.topic_name] = gone
         for future, condition in list(self._waiting.items()):
             if not future.done() and condition():
                 future.set_result(None)
         return deleted
 
-    def _apply_topic(self, name: str, topic_id: bytes, states: Iterable[UpdateMetadataPartitionState]) -> bool:
-        """True if the topic that was known is no more.
+    def _apply_topic(self, name: str, topic_id: bytes, states: Iterable[UpdateMetadataPartitionState]) -> bytes | None:
+        """The id of the topic that was known if that is no more.
 
         An older state of a partition never replaces a newer one of the same topic id (edge case 42). The requests of
         tidelog's controllers are in order when they come here; those of Kafka's may not be.
@@ -164,7 +173,7 @@ class MetadataCache:
         is_other = known is not None and topic_id != ZERO_UUID and known.topic_id != topic_id
         states = list(states)
         if is_other and states and all(state.leader == LEADER_DURING_DELETE for state in states):
-            return False  # the end of an earlier topic of this name, told late
+            return None  # the end of an earlier topic of this name, told late
         if is_other:
             known = None  # deleted and created anew
         partitions = dict(known.partitions) if known is not None else {}
@@ -180,7 +189,10 @@ class MetadataCache:
             self.topics[name] = TopicMetadata(name, topic_id, dict(sorted(partitions.items())))
             if topic_id != ZERO_UUID:
                 self._names[topic_id] = name
-        return was is not None and (known is None or not partitions)
+            left_out = self._left_out.pop(name, None)
+            if was is None and left_out is not None and topic_id not in (ZERO_UUID, left_out):
+                return left_out
+        return was.topic_id if was is not None and (known is None or not partitions) else None
 
     def _forget(self, name: str) -> None:
         old = self.topics.pop(name, None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TypeAlias
 
 from tidelog.groups.usage import Usage
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.group_records import OffsetCommitValue
+from tidelog.wire.uuids import ZERO_UUID
 
 _IN_FLIGHT, _APPLIED = 0, 1
 
@@ -180,15 +181,30 @@ class Commits:
 
     # Deleted topics
 
-    def topics_deleted(self, topics: Collection[str]) -> int:
-        """What was committed for them is void, and so is what of it is under way; how much that was."""
+    def topics_deleted(self, topics: Mapping[str, Container[bytes]]) -> int:
+        """What was committed for topics of these names and ids is void, and so is what of it is under way; how much
+        that was. An offset without an id may be of any topic of the name.
+
+        What is under way can only be of these ids: nothing is committed for others before their deletion is told here.
+        """
         count = 0
-        for topic in self.by_topic.keys() & set(topics):
-            values = self.by_topic.pop(topic)
-            self._usage.offsets -= len(values)
-            self._usage.metadata_bytes -= _metadata_bytes(values.values())
-            self._void[topic] = values | self._void[topic] if topic in self._void else values
-            count += len(values)
+        for topic in self.by_topic.keys() & topics.keys():
+            known, ids = self.by_topic[topic], topics[topic]
+            is_any = ZERO_UUID in ids
+            values = {
+                partition: value
+                for partition, value in known.items()
+                if is_any or value.topic_id == ZERO_UUID or value.topic_id in ids
+            }
+            if len(values) == len(known):
+                del self.by_topic[topic]
+            else:
+                self.by_topic[topic] = {index: value for index, value in known.items() if index not in values}
+            if values:
+                self._usage.offsets -= len(values)
+                self._usage.metadata_bytes -= _metadata_bytes(values.values())
+                self._void[topic] = values | self._void.get(topic, {})
+                count += len(values)
         if self.has_in_flight():
             count += self._void_in_flight(set(topics))
         return count

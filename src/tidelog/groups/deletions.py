@@ -1,5 +1,7 @@
 """Which groups have yet to forget what they committed for topics that were deleted.
 
+A topic that was deleted has a name and an id: a later topic of the same name has another one.
+
 There may be very many groups, so they are looked at some at a time. Meanwhile a topic of the same name may be created,
 and offsets of it committed. Therefore a group is looked at before anything is committed to it or read from it, and what
 it has to forget was always committed before the deletion.
@@ -11,11 +13,15 @@ time, and again if that is refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Set
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import TypeAlias
 
 from tidelog.groups.group import Group
 
 _REST_MS = 1_000
+
+Ids: TypeAlias = Mapping[str, Set[bytes]]
+"""Of deleted topics, by name."""
 
 
 class DeletedTopics:
@@ -27,9 +33,9 @@ class DeletedTopics:
 
     def __init__(self) -> None:
         self._last = 0
-        self._deletions: deque[tuple[int, frozenset[str]]] = deque()
+        self._deletions: deque[tuple[int, Mapping[str, bytes]]] = deque()
         """Their numbers and topics, oldest first."""
-        self._since: dict[int, frozenset[str]] = {}
+        self._since: dict[int, Ids] = {}
         """The topics of all deletions after a number, for the numbers that were asked for."""
         self._left: list[Group] = []
         """Groups that are still to be looked at, for all deletions up to `_looked_for`."""
@@ -45,22 +51,21 @@ class DeletedTopics:
         """Whether something is left to do."""
         return bool(self._deletions or self._to_bury) or self._is_under_way()
 
-    def add(self, topics: Collection[str]) -> None:
+    def add(self, topics: Mapping[str, bytes]) -> None:
         self._last += 1
-        self._deletions.append((self._last, frozenset(topics)))
+        self._deletions.append((self._last, dict(topics)))
         self._since.clear()
 
     def created(self, group: Group) -> None:
         """It has committed nothing before."""
         group.deletions_seen = self._last
 
-    def take(self, group: Group) -> Set[str]:
+    def take(self, group: Group) -> Ids:
         """The topics that were deleted since the group was looked at; now it is."""
         seen, group.deletions_seen = group.deletions_seen, self._last
         topics = self._since.get(seen)
         if topics is None:
-            later = (topics for number, topics in self._deletions if number > seen)
-            topics = self._since[seen] = frozenset().union(*later)
+            topics = self._since[seen] = _merged(topics for number, topics in self._deletions if number > seen)
         return topics
 
     def bury(self, group: Group) -> None:
@@ -98,3 +103,11 @@ class DeletedTopics:
                 self._left, self._looked_for = list(groups), self._last
                 self._left.reverse()
         return self._left.pop() if self._left else None
+
+
+def _merged(deletions: Iterable[Mapping[str, bytes]]) -> Ids:
+    merged: dict[str, set[bytes]] = {}
+    for topics in deletions:
+        for name, topic_id in topics.items():
+            merged.setdefault(name, set()).add(topic_id)
+    return merged

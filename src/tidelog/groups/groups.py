@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 
 from tidelog.errors import ErrorCode
@@ -350,8 +350,8 @@ class Groups:
                 looked_at += elements
         return turn.effects, looked_at
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
-        """What was committed for these topics has no meaning any more; `forget_deleted` forgets it."""
+    def topics_deleted(self, topics: Mapping[str, bytes]) -> None:
+        """What was committed for topics of these names and ids has no meaning any more; `forget_deleted` forgets it."""
         self._deleted.add(topics)
 
     @property
@@ -465,6 +465,12 @@ class Groups:
             group.move_to(GroupState.DEAD, now_ms)
         self.discard()
         return turn.effects
+
+    def topic_ids(self) -> Iterator[set[tuple[str, bytes]]]:
+        """The names and ids of all topics that there are offsets of, those of one group and one name at a time."""
+        for group in self._groups.values():
+            for name, values in group.commits.by_topic.items():
+                yield {(name, value.topic_id) for value in values.values()}
 
     def discard(self) -> None:
         """They are kept here no more, and nothing of them counts."""

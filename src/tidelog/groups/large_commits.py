@@ -23,7 +23,6 @@ from tidelog.wire.messages.group_offsets import (
     OffsetCommitResponse,
     OffsetCommitResponseTopic,
 )
-from tidelog.wire.uuids import ZERO_UUID
 
 LARGE_COMMIT_MAX_BYTES = 16 << 20
 """Of the records of one commit. Kafka takes what fits into one batch."""
@@ -68,7 +67,7 @@ class LargeCommit:
             if known is not topic:
                 known.partitions += topic.partitions
 
-    def leave_out(self, deleted: Set[str]) -> None:
+    def leave_out(self, deleted: Set[str], by_id: bool) -> None:
         """These topics were deleted while it was read. What it says of them is not stored, be it that there are others
         of these names by now: it was said of the old ones."""
         for name in deleted:
@@ -76,7 +75,6 @@ class LargeCommit:
             self._records.pop(name, None)
         for topic in self._answers.values():
             if topic.name in deleted:
-                by_id = topic.topic_id != ZERO_UUID
                 code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 for partition in topic.partitions:
                     partition.error_code = partition.error_code or code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -64,8 +64,8 @@ class GroupCoordinator:
         elif index not in self.shards:
             self.shards[index] = GroupShard(self._broker, partition, self.now_ms)
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
-        """A few groups forget their offsets now, the others in slices."""
+    def topics_deleted(self, topics: Mapping[str, bytes]) -> None:
+        """Topics of these names and ids. A few groups forget their offsets now, the others in slices."""
         for seen in self._deletions_seen.values():
             seen.append(topics)
         for shard in self.shards.values():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.broker.group.deleted_before import DeletedBefore
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.errors import CorruptBatchError, ErrorCode, TidelogError
@@ -72,9 +73,10 @@ class GroupShard:
         """Answers that are given in later turns of the loop, in their order."""
         self._is_answering = False
         """Such a turn will come."""
-        self._deleted_while_loading: set[str] = set()
-        """Topics. What is loaded was committed before they were deleted."""
+        self._deleted_while_loading: list[Mapping[str, bytes]] = []
+        """Topics, by name their ids."""
         self._forget_deleted_topics = broker.groups.forget_deleted_topics
+        self._deleted_topics = DeletedBefore(broker)
         config = broker.config
         self._failures = broker.metrics.counter(_LOAD_FAILURES)
         self._bad_records = broker.metrics.counter(_BAD_RECORDS)
@@ -167,11 +169,11 @@ class GroupShard:
         self.perform(effects)
         return looked_at
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
+    def topics_deleted(self, topics: Mapping[str, bytes]) -> None:
         if self.is_active:
             self.groups.topics_deleted(topics)
         else:
-            self._deleted_while_loading.update(topics)
+            self._deleted_while_loading.append(topics)
 
     @property
     def has_deleted_topics(self) -> bool:
@@ -214,12 +216,13 @@ class GroupShard:
         end = partition.log.log_end_offset
         count, bad = await self._replay(partition.log.log_start_offset, end)
         await self._committed(end)
+        deleted = await self._deleted_topics.among(self.groups)
         self.is_active, self.has_failed = True, False
         self.perform(self.groups.loaded(self._now_ms()))
-        if self._deleted_while_loading:
-            self.groups.topics_deleted(self._deleted_while_loading)
-            self._deleted_while_loading = set()
-            self._forget_deleted_topics()
+        for topics in [*self._deleted_while_loading, *deleted]:
+            self.groups.topics_deleted(topics)
+        self._deleted_while_loading.clear()
+        self._forget_deleted_topics()
         took_ms = self._now_ms() - started_ms
         level = logging.INFO if count else logging.DEBUG
         _log.log(level, "%s is loaded: %d records in %d ms", partition.name, count, took_ms)

@@ -55,7 +55,7 @@ async def commit_in_pieces(broker: Broker, request: OffsetCommitRequest, version
             if not shard.has_room_for(commit):
                 return commit.response(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             if deletions:
-                commit.leave_out(set().union(*deletions))
+                commit.leave_out(set().union(*deletions), by_id=version >= TOPIC_IDS)
             reply = Reply()
             shard.perform(shard.groups.commit_large(commit, version, broker.groups.now_ms(), reply))
     return await reply.wait()

@@ -34,7 +34,10 @@ def weight(partitions: Iterable[int]) -> int:
 def take_out_unknown(
     broker: Broker, request: OffsetCommitRequest, by_id: bool, keep: Callable[[str], str]
 ) -> list[OffsetCommitResponseTopic]:
-    """The answers for what does not exist, with the names that `keep` gives; it is in the request no more."""
+    """The answers for what does not exist, with the names that `keep` gives; it is in the request no more.
+
+    What is left has ids: an offset belongs to one topic, and not to a later one of the same name.
+    """
     refused: list[OffsetCommitResponseTopic] = []
     kept: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
@@ -47,6 +50,8 @@ def take_out_unknown(
             )
             continue
         there = {} if known is None else known.partitions
+        if known is not None:
+            topic.topic_id = known.topic_id
         if all(one.partition_index in there for one in topic.partitions):
             kept.append(topic)
             continue

@@ -1,0 +1,54 @@
+"""Which topics were deleted before a broker became coordinator of groups that still have offsets of them.
+
+Offsets have the id of their topic with them. If a topic was deleted and another one of its name was created, the next
+coordinator may hear of neither: all it finds are offsets with an id that it does not know. Either the topic of this id
+is gone, or this broker has not been told of it yet. The coordination store says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tidelog.controller import nodes
+from tidelog.coordination.port import NoNodeError
+from tidelog.wire import ZERO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.groups import Groups
+
+_LOOKS_AT_ONCE = 200
+_PATIENCE_S = 5.0
+"""For the controller to tell of all topics: otherwise the store is asked for each of them."""
+
+
+class DeletedBefore:
+    def __init__(self, broker: Broker) -> None:
+        self._metadata = broker.metadata
+        self._broker = broker
+
+    async def among(self, groups: Groups) -> list[dict[str, bytes]]:
+        """Topics by name, with their ids. CoordinationError if the store cannot be asked."""
+        unknown = await self._unknown(groups)
+        return [{name: topic_id} for name, topic_id in sorted(unknown) if await self._is_gone(name, topic_id)]
+
+    async def _unknown(self, groups: Groups) -> set[tuple[str, bytes]]:
+        found: set[tuple[str, bytes]] = set()
+        for count, topics in enumerate(groups.topic_ids(), 1):
+            found |= topics
+            if count % _LOOKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if found:
+            await self._metadata.wait_until(lambda: self._metadata.is_complete, _PATIENCE_S)
+        return {(name, topic_id) for name, topic_id in found if topic_id not in (ZERO_UUID, self._metadata.id_of(name))}
+
+    async def _is_gone(self, name: str, topic_id: bytes) -> bool:
+        path = nodes.topic_path(name)
+        try:
+            node = nodes.decode_topic(path, (await self._broker.session.get(path)).data)
+        except NoNodeError:
+            return True
+        except nodes.BadNodeError:
+            return False
+        return node.topic_id not in (ZERO_UUID, topic_id)
