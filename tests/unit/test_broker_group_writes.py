@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
 
 from tests.brokerkit import Kit, run
 from tidelog.broker.group.writes import Writes, WriteSettings
+from tidelog.broker.partition import Partition
 from tidelog.errors import ErrorCode
 from tidelog.groups import Write
+from tidelog.lab.broker import eventually
 
 OK, TOO_LATE = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT
 TIMEOUT_MS = 5_000
@@ -30,8 +33,9 @@ class Settled:
             settle=lambda write, code: self.found.append((self._names[write.done], code)),
         )
 
-    async def add(self, name: str, size: int | None = 1) -> None:
-        write = Write([] if size is None else [(name.encode(), bytes(size))], lambda error, now_ms: [])
+    async def add(self, name: str, size: int = 1, count: int = 1) -> None:
+        records = [(f"{name}-{number}".encode(), bytes(size)) for number in range(count)]
+        write = Write(records, lambda error, now_ms: [])
         self._names[write.done] = name
         self.writes.add(write)
         await asyncio.sleep(0.001)
@@ -67,14 +71,14 @@ def test_what_the_log_refuses_does_not_wait_for_what_is_in_it() -> None:
 def test_who_waits_for_what_is_under_way_hears_of_its_end_or_that_it_takes_too_long() -> None:
     async def story(kit: Kit) -> None:
         settled = await _led(kit)
-        await settled.add("nothing under way", size=None)
+        await settled.add("nothing under way", count=0)
         assert settled.found == [("nothing under way", OK)]
         settled.found.clear()
         await settled.add("first")
-        await settled.add("waits", size=None)
+        await settled.add("waits", count=0)
         await asyncio.sleep(TIMEOUT_MS / 1000)
         assert settled.found == [("first", TOO_LATE), ("waits", TOO_LATE)]
-        await settled.add("waits again", size=None)
+        await settled.add("waits again", count=0)
         _commit(kit)
         await asyncio.sleep(TIMEOUT_MS / 1000 + 1)
         assert settled.found[2:] == [("first", OK), ("waits again", OK)], "each of those that waited was told once"
@@ -95,6 +99,24 @@ def test_a_write_that_fails_unexpectedly_is_told_at_once(monkeypatch: pytest.Mon
         _commit(kit)
         await asyncio.sleep(0.01)
         assert settled.found[1:] == [("first", OK), ("last", OK)]
+        await settled.writes.close()
+
+    run(story)
+
+
+def test_a_large_write_that_cannot_go_on_takes_too_long_at_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of it the broker does not know whether it leads yet."""
+
+    async def story(kit: Kit) -> None:
+        settled = await _led(kit)
+        _commit(kit)
+        looks = count()
+        with monkeypatch.context() as patched:
+            patched.setattr(Partition, "is_current", property(lambda partition: next(looks) == 0))
+            await settled.add("large", count=3_000)
+            await asyncio.sleep(TIMEOUT_MS / 1000 + 0.1)
+            assert settled.found == [("large", TOO_LATE)]
+        await eventually(lambda: settled.found[1:] == [("large", OK)])
         await settled.writes.close()
 
     run(story)

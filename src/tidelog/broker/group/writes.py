@@ -100,6 +100,7 @@ class Writes:
             self._unsettled.append(batch)
             if is_large:
                 self._gathered[:0] = [write for chunk, _ in chunks for write in chunk]
+                self._start_timer(batch)
                 self._large = asyncio.ensure_future(self._append_large(batch, writes[0].records))
                 break
             self._append(batch)
@@ -154,9 +155,10 @@ class Writes:
             self._failed(batch, failure.code)
         except Exception:
             self._failed_unexpectedly(batch)
-        batch.writes = [write._replace(records=[]) for write in batch.writes]
-        self._large = None
-        self._append_gathered()
+        finally:
+            batch.writes = [write._replace(records=[]) for write in batch.writes]
+            self._large = None
+            self._append_gathered()
 
     def _failed(self, batch: _Batch, code: ErrorCode) -> None:
         """What is not in the log does not wait for what is: that may take long."""
@@ -188,6 +190,8 @@ class Writes:
         partition.when_committed(end, partial(self._settled, batch))
 
     def _start_timer(self, batch: _Batch) -> None:
+        if batch.timer is not None:
+            return  # a large write began to wait before it was in the log
         loop = asyncio.get_running_loop()
         batch.timer = loop.call_later(self._settings.timeout_ms / 1000, self._too_late, batch)
 
