@@ -8,9 +8,10 @@ import struct
 import pytest
 
 from netkit import CONTROL, LoopClock, Parking, Scene, every_loop, framed, quiet, request, scene, simulated, until
+from tidelog.host.clock import SystemClock
 from tidelog.net.channel import Call
 from tidelog.net.server import InterBroker, ServerLimits
-from tidelog.net.share import STEP_BYTES
+from tidelog.net.share import STEP_BYTES, Share
 from tidelog.wire.api import API_VERSIONS
 
 BOUND = 16 * STEP_BYTES
@@ -195,3 +196,39 @@ async def test_a_large_request_of_a_broker_is_known_though_its_first_bytes_come_
         client.write(asked[60:])
         await until(lambda: bool(parking.calls))
         assert made.server.room.brokers.held == len(asked) - 4
+
+
+class _Paused:
+    """A connection that waits with a small request, as the share sees it."""
+
+    def __init__(self, held: int) -> None:
+        self.releasable_bytes = held
+        self.request_bytes = 100
+        self.read_on = 0
+
+    def room_came(self, size: int) -> None:
+        self.read_on += 1
+
+
+def test_light_connections_do_not_wait_behind_a_heavy_one_that_is_due_earlier():
+    share = Share(SystemClock(), lambda: None, is_of_brokers=False)
+    share.limit = 8 * STEP_BYTES
+    share.held = 12 * STEP_BYTES
+    heavy, dealt, light = _Paused(64 * 1024), _Paused(0), [_Paused(0) for _ in range(5)]
+    share.pause(heavy)
+    for _ in range(20):  # room that others get meanwhile
+        share.held = 9 * STEP_BYTES
+        share.pause(dealt)
+        share.admit()
+    share.held = 12 * STEP_BYTES
+    for connection in light:
+        assert share.is_full_for(connection)
+        share.pause(connection)
+    share.held = 9 * STEP_BYTES
+    while share.may_go_on:
+        share.admit()
+    assert [connection.read_on for connection in light] == [1] * 5
+    assert heavy.read_on == 0
+    share.held = 7 * STEP_BYTES
+    share.admit()
+    assert heavy.read_on == 1

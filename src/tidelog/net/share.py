@@ -47,6 +47,8 @@ LIGHT_EIGHTHS = 3
 """If small and short requests hold their eighths beyond the share, those who hold hardly anything have another one."""
 LARGE_PART = 2
 """No large request is read on while complete ones hold half of the share."""
+_LIGHT, _HEAVY = Kind.SHORT, Kind.MIDDLE
+"""Connections that are paused wait in two queues: those that hold less than one small request, and the others."""
 _UNSEEN = -1
 
 
@@ -121,8 +123,15 @@ class Share:
     @property
     def may_go_on(self) -> bool:
         """There is room for the next of those that wait with small requests."""
-        paused = self.paused.first(Kind.SHORT)
-        return paused is not None and not self.is_full_for(paused.connection)
+        return self._next_paused() is not None
+
+    def _next_paused(self) -> Ask | None:
+        """The ask that is due first of all; or of light connections, if there is room for them only."""
+        for largest in (_HEAVY, _LIGHT):
+            paused = self.paused.first(largest)
+            if paused is not None and not self.is_full_for(paused.connection):
+                return paused
+        return None
 
     # Requests that are being read
 
@@ -205,7 +214,8 @@ class Share:
 
     def pause(self, connection: ServerConnection) -> None:
         """To be told by `room_came`."""
-        self.paused.add(Ask(connection, Kind.SHORT, SMALL_BYTES, self._clock.monotonic_ns()))
+        weight = _LIGHT if connection.releasable_bytes < SMALL_BYTES else _HEAVY
+        self.paused.add(Ask(connection, weight, SMALL_BYTES, self._clock.monotonic_ns()))
 
     def forget(self, connection: ServerConnection, unfinished: int) -> None:
         """It is closed; so much its half-read request held."""
@@ -221,8 +231,8 @@ class Share:
         What follows from reading on may change anything here, but does not call this again.
         """
         for _ in range(max(self._small_room(), 0) // SMALL_BYTES + 1):
-            paused = self.paused.first(Kind.SHORT)
-            if paused is None or self.is_full_for(paused.connection):
+            paused = self._next_paused()
+            if paused is None:
                 break
             self.paused.serve(paused)
             _read_on(paused.connection, 0)
