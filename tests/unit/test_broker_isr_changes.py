@@ -113,6 +113,29 @@ def test_a_controller_that_does_not_help_is_not_asked_without_a_rest(answer: Ans
     run(story)
 
 
+def test_a_change_that_is_never_decided_keeps_none_of_another_version_from_being_asked_for() -> None:
+    async def story(kit: Kit) -> None:
+        stuck = await _led(kit, 7)
+        await kit.create_topic("u")
+        assert await kit.lead_and_isr("u", isr=[1]) == 0
+        other = kit.partition("u")
+        assert other.leader is not None
+        other.leader.follower_fetched(FollowerFetch(FOLLOWER, 0, 0, -1), 0)
+        granted = _granted([1, FOLLOWER])
+
+        def answer(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            topic_ids = {topic.topic_id for topic in request.topics}
+            return granted(request) if topic_ids == {other.topic_id} else AlterPartitionResponse()
+
+        changes = IsrChanges(1, lambda: 5, Controller(answer), Metrics())
+        changes.propose(stuck, (1, FOLLOWER))
+        changes.propose(other, (1, FOLLOWER))
+        await eventually(lambda: other.isr == (1, FOLLOWER))
+        await changes.stop()
+
+    run(story)
+
+
 def test_a_refusal_with_an_unknown_code_leaves_the_isr_as_it_is_and_the_next_change_is_asked_for() -> None:
     async def story(kit: Kit) -> None:
         partition = await _led(kit, 7)

@@ -113,7 +113,7 @@ class IsrChanges:
             self._proposals = dict(asked)
             if not asked:
                 return
-            version = max(one.version for one in asked.values())
+            version = min(asked.values(), key=lambda one: one.tries).version
             asked = dict(islice(((name, one) for name, one in asked.items() if one.version == version), MOST_AT_ONCE))
             for name, proposal in asked.items():
                 proposal.tries += 1
