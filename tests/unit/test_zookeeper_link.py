@@ -23,10 +23,12 @@ class StartingServer:
 
     def __init__(self, silent: int) -> None:
         self.taken = 0
+        self.writers: list[asyncio.StreamWriter] = []
         self._silent = silent
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.taken += 1
+        self.writers.append(writer)
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         await reader.readexactly(length)
         if self.taken > self._silent:
@@ -70,6 +72,41 @@ def test_refused_connections_do_not_make_the_next_handshake_more_patient(silent:
     """Each refusal once doubled the time that a handshake may take, so a silent first one cost a third of a session.
     A server that starts has also been seen to leave two handshakes unanswered."""
     assert seconds_until_connected(away_s=2.0, silent=silent) < 1.5
+
+
+def test_a_server_that_was_away_is_taken_for_one_that_just_starts() -> None:
+    """It was silent for so long that a handshake might take a third of the session, and then it was killed."""
+
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        connected: asyncio.Future[None] = loop.create_future()
+
+        def on_state(state: str, seen_id: int) -> None:
+            if state == "CONNECTED" and not connected.done():
+                connected.set_result(None)
+
+        port = free_port()
+        link = Link(f"127.0.0.1:{port}", SESSION_MS, 10, SystemClock(), on_state)
+        frozen = StartingServer(silent=1_000_000)
+        server = await asyncio.start_server(frozen.serve, "127.0.0.1", port)
+        link.start()
+        async with asyncio.timeout(_PATIENCE_S):
+            while frozen.taken < 4:
+                await asyncio.sleep(0.01)
+        server.close()
+        for writer in frozen.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.5)  # the link is refused again and again
+        starting = StartingServer(silent=1)
+        began_s = loop.time()
+        async with await asyncio.start_server(starting.serve, "127.0.0.1", port):
+            await asyncio.wait_for(connected, _PATIENCE_S)
+            took_s = loop.time() - began_s
+            link.drop()
+            await link.stop()
+        return took_s
+
+    assert asyncio.run(story()) < 1.5
 
 
 def test_a_silent_server_gets_more_time_with_each_handshake() -> None:

@@ -22,6 +22,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
     ConnectionClosedError,
+    ConnectionDropped,
     ConnectionLoss,
     KazooException,
     NoChildrenForEphemeralsError,
@@ -151,8 +152,11 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         self._on_granted = on_granted
         self._pings: deque[int] = deque()
         """When the unanswered pings were sent."""
-        self._unanswered = 0
-        """Handshakes, since one was answered."""
+        self._server = ("", 0)
+        self._is_taken = False
+        """The connection to it."""
+        self._unanswered: dict[tuple[str, int], int] = {}
+        """Handshakes with each server, since it answered one or refused a connection."""
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         """kazoo alone goes on for ever if it is stopped while no host name can be resolved."""
@@ -161,6 +165,15 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _connect_attempt(self, *arguments: Any) -> Any:
         return STOP_CONNECTING if self.is_over else super()._connect_attempt(*arguments)
+
+    def _connect(self, host: str, address: str, port: int) -> Any:
+        self._server, self._is_taken = (address, port), False
+        try:
+            return super()._connect(host, address, port)
+        except ConnectionDropped:
+            if not self._is_taken:
+                self._unanswered.pop(self._server, None)
+            raise
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
@@ -175,13 +188,15 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     def _shake_hands(self, timeout: float, request: Connect) -> Any:
         """Only a server that took the connection and said nothing gets more time at the next attempt. A connection that
         was refused says that the server is away, and it may leave the first handshake after its start unanswered."""
+        self._is_taken = True
         longest_s = min(timeout, self.client._session_timeout / 1e3 / _HANDSHAKES_PER_TIMEOUT)
+        unanswered = self._unanswered.get(self._server, 0)
         try:
-            found = super()._invoke(min(_handshake_s(self._unanswered), longest_s), request)
+            found = super()._invoke(min(_handshake_s(unanswered), longest_s), request)
         except self.handler.timeout_exception:
-            self._unanswered += 1
+            self._unanswered[self._server] = unanswered + 1
             raise
-        self._unanswered = 0
+        self._unanswered.clear()
         return found
 
     def _send_ping(self, connect_timeout: float) -> None:
