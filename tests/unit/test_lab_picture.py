@@ -169,3 +169,8 @@ def test_marks_that_would_touch_go_below_each_other() -> None:
         heights.append([int(mark.attrib["d"].split()[1].split("l")[0]) for mark in panel.iter(f"{SVG}path")])
     assert heights[0][1] - heights[0][0] >= 14
     assert heights[1][0] == heights[1][1]
+
+
+def test_a_rule_stands_with_its_sentence() -> None:
+    drawn = " ".join(word for panel in panels(loss()) for text in texts(panel) for word in text.split())
+    assert "S5 a: Before leader epochs a replica cut its log to its own HW when it started." in drawn

@@ -24,7 +24,9 @@ def printed(drawing: RenderableType, width: int = 80, encoding: str = "utf-8") -
 def test_a_step_without_colour() -> None:
     assert printed(StepDrawing(loss(), 1)).splitlines() == [
         " 2/5 B restarts, and before it asks anybody it cuts its log to its own high",
-        " watermark, 1. [S5 a]",
+        " watermark, 1.",
+        "     S5 a: Before leader epochs a replica cut its log to its own HW when it",
+        "     started.",
         " controller C   acknowledged m0 m1",
         "             offset   0      1",
         " A                  ┌────┐ ┌────┐",
@@ -131,7 +133,9 @@ def test_an_empty_log_has_a_place_for_its_first_record() -> None:
 
 def test_a_step_of_a_group_without_colour() -> None:
     assert printed(StepDrawing(rebalance(), 2)).splitlines() == [
-        " 3/4 c2's session is over, and c1 joins again. [S8.4]",
+        " 3/4 c2's session is over, and c1 joins again.",
+        "     S8.4: Any member that joins, leaves or falls silent makes all members",
+        "     rejoin.",
         " state Stable → PreparingRebalance   generation 1   coordinator A",
         " committed t-2 at 5",
         "          partition    0       1       2",

@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 
 from tidelog.lab.frames import Frame, Role, Strip
 from tidelog.lab.layout import Box, Columns, Fact, Look, Marker, Row, columns, frame_facts, legend, rows
+from tidelog.lab.rulebook import sentences
 
 _FONT = "Verdana, 'DejaVu Sans', Helvetica, Arial, sans-serif"
 _EDGE = 24
@@ -148,7 +149,9 @@ class _Panel:
         self._marks.append(_text(_PAD + 13, 32, [_Span(str(number), "#ffffff", True)], anchor="middle"))
         self._y = 14
         words = [[_Span(word, bold=True)] for word in frame.says.split()]
-        self._lines([*words, [_Span(frame.rule, _GREY)]], _PAD + 36, gap=1)
+        self._lines(words, _PAD + 36, gap=1)
+        for sentence in sentences(frame.rule):
+            self._lines([[_Span(word, _GREY)] for word in sentence.split()], _PAD + 36, gap=1)
         self._y = max(self._y, 42) + 4
 
     def _lines(self, pieces: Iterable[Sequence[_Span]], x: int, gap: int = 3) -> None:

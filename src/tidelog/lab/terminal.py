@@ -16,6 +16,7 @@ from rich.text import Text
 
 from tidelog.lab.frames import Role, Strip
 from tidelog.lab.layout import Box, Columns, Fact, Look, Marker, Row, columns, frame_facts, legend, rows
+from tidelog.lab.rulebook import sentences
 
 _MARGIN = 20
 _LABEL_MAX = 8
@@ -144,8 +145,10 @@ class _Pen:
         return min(_LABEL_MAX, max((len(box.label) for box in drawn), default=2))
 
     def _heading(self, number: str, says: str, rule: str) -> Iterator[Text]:
-        words = [Text(number, "bold reverse"), *(Text(word, "bold") for word in says.split()), Text(f"[{rule}]", "dim")]
+        words = [Text(number, "bold reverse"), *(Text(word, "bold") for word in says.split())]
         yield from _flow(words, self._width, indent=1, gap=1)
+        for sentence in sentences(rule):
+            yield from _flow([Text(word, "dim") for word in sentence.split()], self._width, indent=5, gap=1)
 
     def _axis(self, shown: Columns, slot: int) -> Text:
         before = f"{self._glyphs.more} {shown.hidden} more" if shown.hidden else shown.axis
