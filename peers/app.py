@@ -16,6 +16,12 @@ _STOP_DEADLINE_S = 20.0
 _SHOWN_LINES = 25
 
 
+def _as_if_from_a_terminal() -> None:
+    """Ctrl-C counts, also when the tests run in the background of a shell, which ignores it for what it starts."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class App:
     """A context manager: entered it is started, left it has ended. What it prints is kept in a file."""
 
@@ -29,7 +35,7 @@ class App:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent,
+                preexec_fn=_as_if_from_a_terminal,
             )
 
     def check(self) -> None:

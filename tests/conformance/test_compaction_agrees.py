@@ -89,6 +89,8 @@ async def write_all(path: Path, cluster: Cluster) -> None:
 
 
 async def clean_once(log: Log) -> None:
+    """All but the active segment: what is not synced yet would be left alone."""
+    await log.flush()
     log.high_watermark = log.log_end_offset
     plan = await plan_cleaning(log, 0)
     assert await clean(log, plan, random.Random(1), buffer_bytes=1 << 20) is not None

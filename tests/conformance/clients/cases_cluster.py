@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from cases import Table
-from cluster_scenes import cluster, described, json_lines, placed, places, stopped
+from cluster_scenes import cluster, described, described_whole, json_lines, parsed, placed, places, stopped
 from driver import Record
 from driver_shell import Tools
 from scene import Scene, eventually
@@ -31,12 +31,12 @@ def cluster_topics_create(scene: Scene[Tools]) -> None:
     topic = scene.name()
     options = ["--partitions", "6", "--replication-factor", "3", "--config", "min.insync.replicas=2"]
     assert f"Created topic {topic}." in ok(scene, "kafka-topics", "--create", "--topic", topic, *options)
-    eventually(lambda: len(places(scene, topic)) == 6)
-    head, *_ = ok(scene, "kafka-topics", "--describe", "--topic", topic).splitlines()
+    printed = described_whole(scene, topic, 6)
+    head, *_ = printed.splitlines()
     expected = rf"Topic: {topic}\tTopicId: \S{{22}}\tPartitionCount: 6\tReplicationFactor: 3\tConfigs: (\S*)\s*"
     assert (found := re.fullmatch(expected, head)), head
     assert found[1] == "min.insync.replicas=2"
-    lines = described(scene, topic)[topic]
+    lines = parsed(printed)[topic]
     assert [line.partition for line in lines] == list(range(6))
     for line in lines:
         assert sorted(line.replicas.split(",")) == ["1", "2", "3"]

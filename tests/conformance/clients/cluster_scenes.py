@@ -43,10 +43,27 @@ class Described(NamedTuple):
 
 def described(scene: Scene[Tools], topic: str, *options: str) -> dict[str, list[Described]]:
     """By topic, which may be a pattern. The tool asks any broker, and not every broker knows a new topic at once."""
-    found: dict[str, list[Described]] = {}
     ran = run(scene, "kafka-topics", "--describe", "--topic", topic, *options)
     assert ran.status == 0 or "does not exist as expected" in ran.out, f"{ran.out}\n{ran.err}"
-    for line in ran.out.splitlines():
+    return parsed(ran.out)
+
+
+def described_whole(scene: Scene[Tools], topic: str, partitions: int) -> str:
+    """What the tool prints once the broker that it asks knows all partitions."""
+    printed = ""
+
+    def is_whole() -> bool:
+        nonlocal printed
+        printed = run(scene, "kafka-topics", "--describe", "--topic", topic).out
+        return len(parsed(printed).get(topic, ())) == partitions
+
+    eventually(is_whole)
+    return printed
+
+
+def parsed(printed: str) -> dict[str, list[Described]]:
+    found: dict[str, list[Described]] = {}
+    for line in printed.splitlines():
         if line.startswith("\tTopic: "):
             named = dict(field.partition(": ")[::2] for field in line.strip("\t").split("\t"))
             isr = frozenset(named["Isr"].split(",")) - {""}
