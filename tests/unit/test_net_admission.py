@@ -18,7 +18,7 @@ from tidelog.net.server import InterBroker, ServerLimits
 
 API_VERSIONS = 18
 KEYS = InterBroker(keys=frozenset((CONTROL,)))
-PREFIX = "kafka_network_socket_server_"
+PREFIX = "tidelog_"
 LIMITS = ServerLimits(connections=ConnectionLimits(client_share=3, broker_reserve=2, replaceable_idle_ms=10_000))
 
 
