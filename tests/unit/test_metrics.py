@@ -14,7 +14,7 @@ from tidelog.errors import ErrorCode
 from tidelog.host.process_metrics import add_process_metrics
 from tidelog.metrics import Metrics, Summary
 from tidelog.metrics.registry import PIECE
-from tidelog.metrics.summary import BOUNDS_MS, SLICE_NS, SLICES
+from tidelog.metrics.summary import BOUNDS_MS, SLICE_NS, SLICES, quantiles
 
 
 class FakeNow:
@@ -83,18 +83,18 @@ def test_a_long_page_is_made_in_pieces() -> None:
 def test_quantiles_are_of_the_last_minute() -> None:
     now = FakeNow()
     summary = Summary(now)
-    assert all(map(math.isnan, summary.quantiles()))
+    assert all(map(math.isnan, quantiles([summary])))
     summary.observe_all([float(ms) for ms in range(1, 1001)])
-    for quantile, found in zip((0.5, 0.75, 0.95, 0.98, 0.99, 0.999), summary.quantiles(), strict=True):
+    for quantile, found in zip((0.5, 0.75, 0.95, 0.98, 0.99, 0.999), quantiles([summary]), strict=True):
         assert found == pytest.approx(quantile * 1000, rel=0.06)
     now.ns += SLICE_NS * (SLICES - 1)
-    assert summary.quantiles()[0] == pytest.approx(500, rel=0.05)
+    assert quantiles([summary])[0] == pytest.approx(500, rel=0.05)
     summary.observe_all([2.0] * 3000)
-    assert summary.quantiles()[0] == pytest.approx(2, rel=0.05)
+    assert quantiles([summary])[0] == pytest.approx(2, rel=0.05)
     now.ns += SLICE_NS
-    assert summary.quantiles()[-1] == pytest.approx(2, rel=0.05), "the first slice is forgotten"
+    assert quantiles([summary])[-1] == pytest.approx(2, rel=0.05), "the first slice is forgotten"
     now.ns += SLICE_NS * SLICES
-    assert all(map(math.isnan, summary.quantiles()))
+    assert all(map(math.isnan, quantiles([summary])))
     assert (summary.count, summary.total) == (4000, 506_500)
 
 
@@ -102,7 +102,7 @@ def test_quantiles_are_of_the_last_minute() -> None:
 def test_the_buckets_have_ends(observed: float, shown: float) -> None:
     summary = Summary(FakeNow())
     summary.observe(observed)
-    assert summary.quantiles() == [shown] * 6
+    assert quantiles([summary]) == [shown] * 6
 
 
 def test_a_summary_has_quantiles_a_sum_and_a_count() -> None:
@@ -113,6 +113,18 @@ def test_a_summary_has_quantiles_a_sum_and_a_count() -> None:
     labels = [sample.labels for sample in page["t"].samples]
     assert labels[0] == {"request": "Fetch", "quantile": "0.50"}
     assert [(sample.name, sample.value) for sample in page["t"].samples[-2:]] == [("t_sum", 2.5), ("t_count", 2)]
+
+
+def test_summaries_that_are_shown_together() -> None:
+    metrics = Metrics()
+    times = metrics.summaries("t", "Time.", "request", now_ns=FakeNow())
+    times.together([("a",), ("b",)], "both")
+    times.of("a").observe_all([1.0] * 30)
+    times.of("b").observe_all([100.0] * 10)
+    shown = {(one.name, *one.labels.values()): one.value for one in parse(metrics.text())["t"].samples}
+    assert [shown["t", name, "0.50"] for name in ("both", "a")] == [pytest.approx(1, rel=0.05)] * 2
+    assert shown["t", "both", "0.99"] == pytest.approx(100, rel=0.05)
+    assert (shown["t_sum", "both"], shown["t_count", "both"]) == (1030, 40)
 
 
 def test_labels_are_escaped_and_empty_ones_left_out() -> None:
@@ -233,7 +245,8 @@ def test_the_page() -> None:
         assert _shown(page, "kafka_network_requestmetrics_requests_total", request="Produce", version="12") == 1
         times = page["kafka_network_requestmetrics_totaltimems"].samples
         counts = {one.labels["request"]: one.value for one in times if one.name.endswith("_count")}
-        assert counts["Produce"] == counts["Fetch"] == 1
+        assert counts["Produce"] == counts["Fetch"] == counts["FetchConsumer"] == 1
+        assert counts["FetchFollower"] == 0
         assert (await _get(kit, b"HEAD / HTTP/1.0\n\n")).endswith(b"\r\n\r\n")
         assert b"404" in await _get(kit, b"GET /x HTTP/1.1\r\n\r\n")
         assert b"405" in await _get(kit, b"POST /metrics HTTP/1.1\r\n\r\n")

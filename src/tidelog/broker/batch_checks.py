@@ -102,7 +102,7 @@ class BatchChecks:
         )
         metrics.gauge(
             "tidelog_connections_waiting_for_batch_checks",
-            "Connections whose produces wait for such a check.",
+            "Connections whose produces wait for batches that a disk thread checks.",
             lambda: len(self.under_way),
         )
 

@@ -19,7 +19,7 @@ _BY_TOPIC = {
     ),
     "failed_produces": (
         "failedproducerequests_total",
-        "Those of them that failed, but for errors that clients cause or repeat; without a topic: of all topics.",
+        "Partitions of produces that failed in a way that no client causes or expects; without a topic: of all topics.",
     ),
     "fetches": (
         "totalfetchrequests_total",
@@ -27,7 +27,7 @@ _BY_TOPIC = {
     ),
     "failed_fetches": (
         "failedfetchrequests_total",
-        "Those of them that failed, but for errors that clients cause or repeat; without a topic: of all topics.",
+        "Partitions of fetches that failed in a way that no client causes or expects; without a topic: of all topics.",
     ),
 }
 _EXPECTED_OF_PRODUCE = frozenset(

@@ -158,7 +158,7 @@ class Dispatcher:
         """Of large requests that are being decoded and handled."""
         self._times = RequestTimes(metrics, clock)
         self._stages: dict[int, RequestStages] = {}
-        """By kind of request and version, as one number."""
+        """By kind of request and version, as one number; negative for fetches of followers."""
         self._later: dict[asyncio.Task[None], tuple[Call, Awaitable[Any]]] = {}
         self._parked: dict[Call, None] = {}
         self._held: dict[ServerConnection, deque[Call]] = {}
@@ -501,9 +501,13 @@ class Dispatcher:
     def sent(self, call: Call) -> None:
         """The answer is on its way: note how long each stage took."""
         kind = call.api_key * _MOST_VERSIONS + call.version
+        is_follower = call.api_key == FETCH and call.connection.is_broker
+        if is_follower:
+            kind = -kind
         stages = self._stages.get(kind)
         if stages is None:
-            stages = self._stages[kind] = self._times.of(API[call.api_key].name, call.version)
+            name = API[call.api_key].name
+            stages = self._stages[kind] = self._times.of(name, call.version, is_follower=is_follower)
         stages.note((call.arrived_ns, call.taken_ns, call.handled_ns, call.answered_ns, self._clock.monotonic_ns()))
 
     async def close(self) -> None:

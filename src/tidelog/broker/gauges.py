@@ -49,10 +49,15 @@ def _add_log_gauges(broker: Broker) -> None:
         "Log directories that have failed.",
         lambda: sum(directory.offline is not None for directory in storage.directories),
     )
+    offline = broker.metrics.gauges(
+        "kafka_log_logmanager_logdirectoryoffline", "1 if this log directory has failed.", "logDirectory"
+    )
+    for directory in storage.directories:
+        offline.add(lambda directory=directory: directory.offline is not None, directory.path)  # type: ignore[misc]
     gauge("tidelog_stray_log_count", "Logs that the cluster no longer names here.", lambda: len(storage.strays))
     gauge(
         "tidelog_stray_log_bytes",
-        "Bytes of these logs.",
+        "Bytes of logs that the cluster no longer names here.",
         lambda: sum(stray.size_bytes for stray in storage.strays),
     )
 

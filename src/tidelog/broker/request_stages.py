@@ -9,6 +9,8 @@ from tidelog.ports import Clock
 
 _NS_PER_MS = 1e6
 _MOST_NOTED = 256
+FETCH, FETCH_OF_CONSUMER, FETCH_OF_FOLLOWER = "Fetch", "FetchConsumer", "FetchFollower"
+"""As Kafka calls them."""
 _PREFIX = "kafka_network_requestmetrics_"
 _STAGES = (
     ("requestqueuetimems", "Time in ms that requests waited in the queue."),
@@ -35,10 +37,17 @@ class RequestTimes:
             for name, help_text in _STAGES
         ]
 
-    def of(self, request: str, version: int) -> RequestStages:
-        """Asked for once for each kind and version. All versions share the summaries."""
-        count = self._requests.of(request, str(version))
-        stages = RequestStages(count, [stage.of(request) for stage in self._stages])
+        for stage in self._stages:
+            stage.together([(FETCH_OF_CONSUMER,), (FETCH_OF_FOLLOWER,)], FETCH)
+
+    def of(self, request: str, version: int, *, is_follower: bool) -> RequestStages:
+        """Asked for once for each kind and version. All versions share the summaries. Fetches of consumers and of
+        followers are told apart, and shown together as well."""
+        counts = [self._requests.of(request, str(version))]
+        if request == FETCH:
+            request = FETCH_OF_FOLLOWER if is_follower else FETCH_OF_CONSUMER
+            counts.append(self._requests.of(request, str(version)))
+        stages = RequestStages(counts, [stage.of(request) for stage in self._stages])
         self._metrics.before_reading(stages.sort)
         return stages
 
@@ -49,10 +58,10 @@ class RequestStages:
     Times are noted as they come and sorted into the summaries now and then, and before somebody looks at them.
     """
 
-    __slots__ = ("_count", "_noted", "_summaries")
+    __slots__ = ("_counts", "_noted", "_summaries")
 
-    def __init__(self, count: Counter, summaries: list[Summary]) -> None:
-        self._count = count
+    def __init__(self, counts: list[Counter], summaries: list[Summary]) -> None:
+        self._counts = counts
         self._summaries = summaries
         self._noted: list[Noted] = []
 
@@ -69,5 +78,6 @@ class RequestStages:
         remote.observe_all([(answered_ns - handled_ns) / _NS_PER_MS for _, _, handled_ns, answered_ns, _ in noted])
         response.observe_all([(sent_ns - answered_ns) / _NS_PER_MS for _, _, _, answered_ns, sent_ns in noted])
         total.observe_all([(sent_ns - arrived_ns) / _NS_PER_MS for arrived_ns, _, _, _, sent_ns in noted])
-        self._count.add(len(noted))
+        for count in self._counts:
+            count.add(len(noted))
         noted.clear()

@@ -1,7 +1,7 @@
 """How long something took: count, sum, and quantiles of what was recent.
 
 Kafka keeps a sample of the last few minutes. Here the last minute is kept in six slices of ten seconds. Each slice
-counts observations in buckets that are five percent wide, so a quantile is exact to a few percent, and many observations
+counts observations in buckets that are five percent wide, so a quantile is exact to a few percent, and many of them
 take no more room than a few do.
 """
 
@@ -61,12 +61,18 @@ class Summary:
         for old in [known for known in self._slices if known < number]:
             del self._slices[old]
 
-    def quantiles(self) -> list[float]:
-        """Those of QUANTILES; not a number if nothing was observed within the last minute."""
+    def recent(self) -> list[list[int]]:
+        """The tallies of the last minute."""
         self._forget_before(self._now_ns() // SLICE_NS - SLICES + 1)
-        recent = [sum(counts) for counts in zip(*self._slices.values(), strict=True)]
-        buckets, count = [(bucket, counted) for bucket, counted in enumerate(recent) if counted], sum(recent)
-        return [_quantile(buckets, float(quantile) * count) for quantile in QUANTILES]
+        return list(self._slices.values())
+
+
+def quantiles(summaries: Sequence[Summary]) -> list[float]:
+    """Those of QUANTILES, over all that was observed within the last minute; not a number if nothing was."""
+    tallies = [tally for summary in summaries for tally in summary.recent()]
+    recent = [sum(counts) for counts in zip(*tallies, strict=True)]
+    buckets, count = [(bucket, counted) for bucket, counted in enumerate(recent) if counted], sum(recent)
+    return [_quantile(buckets, float(quantile) * count) for quantile in QUANTILES]
 
 
 def _quantile(buckets: Sequence[tuple[int, int]], rank: float) -> float:
@@ -91,19 +97,24 @@ class Summaries(Family):
     def __init__(self, name: str, help_text: str, labels: Values, now_ns: Callable[[], int]) -> None:
         super().__init__(name, help_text, labels)
         self._now_ns = now_ns
-        self._summaries: dict[Values, Summary] = {}
+        self._summaries: dict[Values, list[Summary]] = {}
+        """Several are shown together as one."""
 
     def of(self, *values: str) -> Summary:
         """The summary with these labels; it is made at the first call."""
         found = self._summaries.get(values)
         if found is None:
-            found = self._summaries[values] = Summary(self._now_ns)
-        return found
+            found = self._summaries[values] = [Summary(self._now_ns)]
+        return found[0]
+
+    def together(self, parts: Sequence[Values], *values: str) -> None:
+        """Show these summaries together under other labels too."""
+        self._summaries[values] = [self.of(*part) for part in parts]
 
     def lines(self) -> Iterator[str]:
-        for values, summary in list(self._summaries.items()):
+        for values, summaries in list(self._summaries.items()):
             labels = list(zip(self.labels, values, strict=True))
-            for quantile, value in zip(QUANTILES, summary.quantiles(), strict=True):
+            for quantile, value in zip(QUANTILES, quantiles(summaries), strict=True):
                 yield f"{series(self.name, [*labels, ('quantile', quantile)])} {number(value)}"
-            yield f"{series(self.name + '_sum', labels)} {number(summary.total)}"
-            yield f"{series(self.name + '_count', labels)} {summary.count}"
+            yield f"{series(self.name + '_sum', labels)} {number(sum(summary.total for summary in summaries))}"
+            yield f"{series(self.name + '_count', labels)} {sum(summary.count for summary in summaries)}"

@@ -32,10 +32,10 @@ def add_group_gauges(broker: Broker) -> None:
     for state in GroupState:
         gauge(
             f"{_MANAGER}numgroups{state.value.lower()}",
-            f"Those of them that are {state.value}.",
+            f"Groups that are coordinated here and are {state.value}.",
             lambda state=state: shown.states[state],  # type: ignore[misc]
         )
-    gauge(_MANAGER + "numoffsets", "Committed offsets of these groups.", lambda: usage.offsets)
+    gauge(_MANAGER + "numoffsets", "Committed offsets of the groups that are coordinated here.", lambda: usage.offsets)
     metrics.series(
         "kafka_consumergroup_members",
         "Members of a group, shown by its coordinator.",
@@ -63,7 +63,7 @@ def add_group_gauges(broker: Broker) -> None:
     gauge("tidelog_group_pending_member_ids", "Member ids that were given out and not used.", lambda: usage.pending_ids)
     total(
         "tidelog_group_evicted_pending_member_ids_total",
-        "Such ids that made room for newer ones.",
+        "Member ids that were given out and not used, and made room for newer ones.",
         lambda: usage.evicted_ids,
     )
     gauge("tidelog_group_member_bytes", "Bytes that members take, about.", lambda: usage.member_bytes)
