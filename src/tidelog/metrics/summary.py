@@ -23,6 +23,7 @@ _GROWTH = 1.05
 _BUCKETS = 360
 BOUNDS_MS = (0.0, *(_SHORTEST_MS * _GROWTH**power for power in range(_BUCKETS)))
 """The upper bounds of the buckets; the last is above three minutes."""
+_DIGITS = 4
 _MANY = 100
 _STRIDE = 3
 """Of more observations at once every third is sorted into its bucket, and counts for three."""
@@ -84,7 +85,7 @@ def _quantile(buckets: Sequence[tuple[int, int]], rank: float) -> float:
                 return 0.0
             low = BOUNDS_MS[bucket - 1]
             high = BOUNDS_MS[min(bucket, len(BOUNDS_MS) - 1)]
-            return low + (high - low) * (rank - below) / count
+            return round(low + (high - low) * (rank - below) / count, _DIGITS)
         below += count
     return math.nan
 
