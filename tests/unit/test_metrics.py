@@ -146,15 +146,6 @@ def test_values_keep_their_digits(number: float, shown: str) -> None:
     assert metrics.text().splitlines()[-1] == f"level {shown}"
 
 
-def test_removing() -> None:
-    metrics = Metrics()
-    things = metrics.counters("c_total", "Things.", "x")
-    things.of("1")
-    things.remove("1")
-    things.remove("3")
-    assert metrics.text() == ""
-
-
 def test_counts_by_topic() -> None:
     metrics = Metrics()
     counts = TopicCounts(metrics)

@@ -89,7 +89,7 @@ async def test_bytes_that_are_worked_on_count_though_the_client_has_gone(is_clos
             kept[0].connection.close("enough")
         else:
             client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == BIG + 16
         assert parking.calls[3].frame is None
         for call in kept:
@@ -112,7 +112,7 @@ async def test_bytes_that_were_worked_on_and_let_go_do_not_count_twice():
         parking.answer(1)
         assert number_of(await client.receive()) == 1
         client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == 0
 
 
@@ -303,7 +303,7 @@ async def test_requests_that_wait_for_each_others_room_make_room_if_none_may_exc
             await asyncio.sleep(0.1)
             assert asyncio.get_running_loop().time() - began < 6
         assert asyncio.get_running_loop().time() - began > 3
-        assert made.server.connection_count > 3, "not more are closed than need be"
+        assert made.server.admission.count > 3, "not more are closed than need be"
 
 
 @simulated
@@ -409,7 +409,7 @@ async def test_room_comes_back_from_a_connection_that_is_closed():
         first.close()
         await until(lambda: 2 in parking.calls)
         waiting.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == 0
         assert made.metric(WAITING) == 0
 
@@ -453,9 +453,9 @@ async def test_a_request_that_does_not_come_on_has_its_connection_closed(caplog:
             await asyncio.sleep(100)
             client.write(begun(1, BIG, sent))
             await asyncio.sleep(29)
-            assert made.server.connection_count == 1
+            assert made.server.admission.count == 1
             rest = framed(request(1, size=BIG))[sent:]
-            await _drip(client, rest, 1, 1.0, lambda: made.server.connection_count == 0)
+            await _drip(client, rest, 1, 1.0, lambda: made.server.admission.count == 0)
             assert asyncio.get_running_loop().time() - began < 100 + 30 + 3
             assert made.metric("tidelog_slow_connections_closed_total") == 1
             assert made.metric(USED) == 0

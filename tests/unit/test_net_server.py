@@ -64,7 +64,7 @@ async def test_max_connections_refuses_those_above_it_until_one_goes(caplog: pyt
         assert ["max.connections = 3" in line for line in closings(caplog)] == [True]
         assert made.metric("tidelog_refused_connections_total") == 1
         clients[0].close()
-        await until(lambda: made.server.connection_count == 2)
+        await until(lambda: made.server.admission.count == 2)
         assert await (await made.connect()).ask(request(2)) == request(2)
         assert await clients[1].ask(request(3)) == request(3)
 
@@ -78,7 +78,7 @@ async def test_max_connections_per_ip(caplog: pytest.LogCaptureFixture):
         await refused(made)
         assert "max.connections.per.ip = 1" in closings(caplog)[0]
         first.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert await (await made.connect()).ask(request(2)) == request(2)
 
 
@@ -99,7 +99,7 @@ async def test_refused_connections_are_not_counted_when_they_go():
         await kept.ask(request(1))
         for _ in range(5):
             await refused(made)
-        assert made.server.connection_count == 1
+        assert made.server.admission.count == 1
         assert await kept.ask(request(2)) == request(2)
 
 
@@ -128,7 +128,7 @@ async def test_a_client_that_announces_a_request_and_sends_no_more_is_closed():
         client = await made.connect()
         client.write(struct.pack(">i", 50_000_000) + b"x" * 100)
         await asyncio.sleep(605)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
 
 
 @simulated
@@ -140,9 +140,9 @@ async def test_a_client_that_takes_no_answers_is_closed():
         client = await made.connect()
         client.send(request(1))
         await asyncio.sleep(590)
-        assert made.server.connection_count == 1
+        assert made.server.admission.count == 1
         await asyncio.sleep(15)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
 
 
 @simulated
@@ -157,7 +157,7 @@ async def test_a_request_parked_for_longer_than_any_client_waits_holds_no_connec
         client = await made.connect()
         client.send(*(request(number) for number in range(300)))
         await asyncio.sleep(605)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
         assert len(gone) == 256
 
 
@@ -348,6 +348,26 @@ async def test_those_who_ask_while_the_page_is_made_get_the_same_page():
     await pages.close()
 
 
+@real_loops
+async def test_few_pages_are_held_for_clients_that_do_not_take_them():
+    metrics = Metrics()
+    metrics.series("tidelog_many", "Many.", ("n",), lambda: (((str(n) * 20,), n) for n in range(1, 60_000)))
+    pages = pages_of(metrics)
+    port = await pages.listen("127.0.0.1", 0)
+    clients = []
+    for _ in range(15):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await reader.readexactly(100)
+        clients.append(writer)
+    assert len(pages._untaken) == 10
+    assert (await page(port, b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(b" 59999\n")
+    for writer in clients:
+        writer.transport.abort()
+    await until(lambda: not pages._untaken)
+    await pages.close()
+
+
 @simulated
 async def test_a_client_of_the_page_that_says_nothing_is_closed():
     pages = pages_of(Metrics())
@@ -367,7 +387,7 @@ async def test_many_clients_come_and_go():
             for client in clients[1::2]:
                 assert await client.receive() == request(1, size=20_000)
                 client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert await quiet(lambda: sum(len(worker.connections) for worker in made.server._workers), turns=3) == 0
 
 
@@ -396,7 +416,7 @@ async def test_a_connection_that_ended_is_freed_at_once(ending: str):
         try:
             if ending != "a bad size":
                 client.writer.transport.abort()
-            await until(lambda: made.server.connection_count == 0)
+            await until(lambda: made.server.admission.count == 0)
             await until(lambda: theirs() is None)
         finally:
             gc.enable()
@@ -441,7 +461,7 @@ async def test_room_that_comes_back_is_dealt_out_without_recursion():
         parking.answer(0)
         for client in bad:
             await client.ended()
-        await until(lambda: made.server.connection_count == 2 + light)
+        await until(lambda: made.server.admission.count == 2 + light)
         other.send(request(500))
         await until(lambda: 500 in parking.calls)
         await until(lambda: made.server.room.held == 60 * 10_000 + light * few + 16)
@@ -461,7 +481,7 @@ async def test_connections_are_looked_at_again_though_a_look_failed(monkeypatch:
         assert len(failures) >= 4
         assert all(isinstance(failure, ArithmeticError) for failure in failures)
         await asyncio.sleep(605)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
 
 
 @every_loop
@@ -487,5 +507,5 @@ async def test_a_connection_is_cut_off_though_something_fails_when_it_is_closed(
             with pytest.raises(ArithmeticError):
                 theirs.close("enough")
         assert await other.ended() == b""
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric("kafka_network_socketserver_memorypoolused") == 0

@@ -103,7 +103,7 @@ async def test_the_connection_that_has_been_behind_for_the_longest_time_is_close
         honest = await made.connect()
         await answer_in(honest, request(2, size=100_000), 8)
         await clients[0].ended()
-        assert 3 <= made.server.connection_count <= 5
+        assert 3 <= made.server.admission.count <= 5
         answer = await asyncio.wait_for(clients[4].reader.readexactly(4 + LARGE), 8)
         assert len(answer) == 4 + LARGE
 
@@ -171,7 +171,7 @@ async def test_a_client_that_goes_gives_back_what_its_answers_held():
         client = await stalled(made, request(2))
         assert made.metric(USED) >= LARGE
         client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == made.server.room.clients.answers == 0
         assert not made.server.room.clients.untaken
 

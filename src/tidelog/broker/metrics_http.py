@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 _MAX_REQUEST_BYTES = 8192
 _PATIENCE_S = 30.0
 """Within it a request is there and its answer taken, or the connection ends."""
+_MOST_UNTAKEN = 10
+"""Answers that clients have not taken yet: one more, and the oldest of these connections ends."""
 _COST_OF_PIECE = 250
 """Elements of a slice: a gauge may have to look at many things."""
 _METRICS, _HEALTH, _READY = b"/metrics", b"/healthz", b"/readyz"
@@ -39,6 +41,7 @@ class Pages:
         """Asks others for what the page needs of them."""
         self._making: asyncio.Task[bytes] | None = None
         self._server: asyncio.Server | None = None
+        self._untaken: dict[_Connection, None] = {}
 
     async def listen(self, host: str, port: int) -> int:
         """The port, which is another one if 0 was asked for."""
@@ -46,6 +49,16 @@ class Pages:
         self._server = await loop.create_server(lambda: _Connection(self), host, port)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
+
+    def sent(self, connection: _Connection) -> None:
+        """Its answer is on its way. A page may be large, so few are held for those who do not take them."""
+        self._untaken[connection] = None
+        if len(self._untaken) > _MOST_UNTAKEN:
+            next(iter(self._untaken)).abort()
+
+    def taken(self, connection: _Connection) -> None:
+        """Or the client has gone."""
+        self._untaken.pop(connection, None)
 
     async def metrics(self) -> bytes:
         """Goes on for the others if one of those who wait for it goes."""
@@ -87,6 +100,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
+        self._pages.taken(self)
         if self._task is not None:
             self._task.cancel()
 
@@ -121,7 +135,12 @@ class _Connection(asyncio.Protocol):
         self._transport.write(head)
         if method != b"HEAD":
             self._transport.write(content)
+        self._pages.sent(self)
         self._transport.close()
+
+    def abort(self) -> None:
+        self._pages.taken(self)
+        self._transport.abort()
 
     def _send_readiness(self, method: bytes) -> None:
         reason = self._pages.why_not_ready()

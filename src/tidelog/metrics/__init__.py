@@ -15,8 +15,8 @@ Each name is declared where its metric is made, with a line of help; docs/METRIC
 | `text` | names, labels and numbers as Prometheus reads them |
 """
 
-from tidelog.metrics.families import COUNTER, Counter, Counters, Found, Gauges
+from tidelog.metrics.families import COUNTER, Counter, Found
 from tidelog.metrics.registry import Metrics
-from tidelog.metrics.summary import Summaries, Summary
+from tidelog.metrics.summary import Summary
 
-__all__ = ["COUNTER", "Counter", "Counters", "Found", "Gauges", "Metrics", "Summaries", "Summary"]
+__all__ = ["COUNTER", "Counter", "Found", "Metrics", "Summary"]

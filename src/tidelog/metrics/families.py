@@ -74,9 +74,6 @@ class Counters(Family):
             found = self._counters[values] = Counter(self.series(values))
         return found
 
-    def remove(self, *values: str) -> None:
-        self._counters.pop(values, None)
-
     def lines(self) -> Iterator[str]:
         for counter in list(self._counters.values()):
             yield counter.line

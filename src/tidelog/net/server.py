@@ -185,10 +185,6 @@ class SocketServer:
         self._next_worker += 1
         return ServerConnection(worker, listener, self._channel, self._limits.socket_request_max_bytes)
 
-    @property
-    def connection_count(self) -> int:
-        return self.admission.count
-
     def _connection_counts(self) -> Iterator[Found]:
         for worker in self._workers:
             counts = Tally(connection.listener for connection in worker.connections)
