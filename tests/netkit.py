@@ -220,7 +220,7 @@ class Scene:
         await self.server.close()
         for client in self._clients:
             client.close()
-        await until(lambda: self.server.connection_count == 0)
+        await until(lambda: self.server.admission.count == 0)
 
 
 @asynccontextmanager

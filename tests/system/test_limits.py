@@ -109,9 +109,7 @@ def test_idle_connections_take_no_descriptor_that_the_broker_needs(tmp_path: Pat
                     await create(connection, f"topic-{number}")
                     assert await produce(connection, f"topic-{number}") == 0
                 assert descriptors(broker) < LIMIT
-                refused = await asyncio.to_thread(
-                    metric, broker, "kafka_network_socket_server_refused_connections_total"
-                )
+                refused = await asyncio.to_thread(metric, broker, "tidelog_refused_connections_total")
                 assert refused > IDLE - LIMIT
                 assert 0 < len(broker.lines("connections are refused")) < 5
             assert await produce(connection, "orders") == 0
@@ -127,7 +125,7 @@ def test_idle_clients_make_room_for_others(tmp_path: Path) -> None:
     settings = {"tidelog_connections_replaceable_idle_ms": "0", "tidelog_metrics_port": "0"}
     with broker_process(tmp_path, FEW_DESCRIPTORS, **settings) as broker, connections(broker.port, IDLE):
         told(broker, lambda connection: produce_some(connection))
-        assert metric(broker, "kafka_network_socket_server_replaced_connections_total") > 0
+        assert metric(broker, "tidelog_replaced_connections_total") > 0
         all_is_well(broker)
 
 
@@ -172,7 +170,7 @@ def test_half_sent_requests_have_a_bound_and_a_deadline(tmp_path: Path) -> None:
         "tidelog_request_read_timeout_ms": "3000",
         "tidelog_metrics_port": "0",
     }
-    used = "kafka_network_socket_server_memory_pool_used"
+    used = "kafka_network_socketserver_memorypoolused"
     with broker_process(tmp_path, **settings) as broker:
 
         async def story(connection: Connection) -> None:
@@ -183,7 +181,7 @@ def test_half_sent_requests_have_a_bound_and_a_deadline(tmp_path: Path) -> None:
                     client.setblocking(False)
                 loop = asyncio.get_running_loop()
                 sending = [asyncio.ensure_future(loop.sock_sendall(client, bytes(5 * MB))) for client in clients]
-                closed, most = "kafka_network_socket_server_slow_connections_closed_total", 0.0
+                closed, most = "tidelog_slow_connections_closed_total", 0.0
                 async with asyncio.timeout(60):
                     while await asyncio.to_thread(metric, broker, closed) < len(clients):
                         assert await produce(connection, "orders") == 0

@@ -243,7 +243,7 @@ def test_what_groups_keep_is_bounded(tmp_path: Path) -> None:
         kept = metric(broker, "tidelog_group_offset_metadata_bytes")
         assert codes[0] * 4_096 == kept
         assert codes.keys() == {0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE}, codes
-        groups = "kafka_coordinator_group_group_metadata_manager_num_groups"
+        groups = "kafka_coordinator_group_groupmetadatamanager_numgroups"
         assert metric(broker, groups) == 200 + codes[0], "what is refused makes no group"
         assert kept <= 65_536 + _AT_ONCE * 4_096, "what is under way is not counted yet"
         stranger = await connect(broker.port, "c" * 32_767)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.brokerkit import PRODUCE_BY_NAME, Kit, code_of, produce_request, run
 from tests.logkit import batch, batch_around, idempotent
+from tests.metricskit import counted, value
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection
@@ -32,11 +33,11 @@ def heavy(sequence: int, codec: Codec = Codec.LZ4, producer_id: int = 7) -> Buff
 
 
 def off_loop(kit: Kit) -> float:
-    return kit.broker.metrics.counter("tidelog_batches_checked_off_loop_total").value
+    return value(kit.broker.metrics, "tidelog_batches_checked_off_loop_total")
 
 
 def refused(kit: Kit, code: ErrorCode) -> float:
-    return kit.broker.metrics.counter("tidelog_refused_batches_total", error=code.name).value
+    return counted(kit.broker.metrics, f'tidelog_refused_batches_total{{error="{code.name}"}}')
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -296,7 +297,7 @@ def test_log_append_time_is_that_of_the_append() -> None:
 
 def used(kit: Kit) -> float:
     """Bytes of requests that the broker holds."""
-    name = "kafka_network_socket_server_memory_pool_used "
+    name = "kafka_network_socketserver_memorypoolused "
     lines = kit.broker.metrics.text().splitlines()
     return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 

@@ -328,7 +328,7 @@ class Cache:
         return ErrorCode.NONE
 
     def partitions(self) -> int:
-        (line,) = [line for line in self.metrics.text().splitlines() if "_cached " in line and line[0] != "#"]
+        (line,) = [line for line in self.metrics.text().splitlines() if "partitionscached " in line and line[0] != "#"]
         return int(line.split()[1])
 
     @staticmethod

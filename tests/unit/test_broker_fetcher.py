@@ -87,7 +87,7 @@ async def _following(
     async def connect(_: int) -> Connection:
         return cast(Connection, leader)
 
-    fetcher = Fetcher(2, 1, broker_epoch, connect, FetcherSettings())
+    fetcher = Fetcher(2, 1, broker_epoch, connect, FetcherSettings(), lambda size: None)
     for index in range(partitions):
         partition = kit.partition(index=index)
         partition.follow()
@@ -332,7 +332,7 @@ def test_a_new_life_names_all_partitions_again() -> None:
         async def connect(_: int) -> Connection:
             return cast(Connection, leader)
 
-        fetcher = Fetcher(2, 1, lambda: life[0], connect, FetcherSettings())
+        fetcher = Fetcher(2, 1, lambda: life[0], connect, FetcherSettings(), lambda size: None)
         fetcher.add(kit.partition(), 0)
         await eventually(lambda: len(leader.asked) == 1)
         assert _named(leader.asked[0][0]) == (0, 0, 1, 5)

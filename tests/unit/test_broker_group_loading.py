@@ -13,6 +13,7 @@ import pytest
 
 from tests.brokerkit import FETCH, PRODUCE_BY_NAME, Kit, follower_request, produce_request, run
 from tests.memberkit import GROUP, MemberKit, ready
+from tests.metricskit import value
 from tests.unit.test_broker_groups import ONE
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode, TidelogError
@@ -115,8 +116,8 @@ async def _listed(kit: Kit) -> tuple[ErrorCode, list[str]]:
     return ErrorCode(answer.error_code), sorted(group.group_id for group in answer.groups)
 
 
-def _counted(kit: Kit, name: str) -> int:
-    return kit.broker.metrics.counter(name).value
+def _counted(kit: Kit, name: str) -> float:
+    return value(kit.broker.metrics, name)
 
 
 async def _restarted(kit: Kit) -> None:

@@ -332,8 +332,8 @@ def test_groups_are_listed_described_and_deleted() -> None:
             ("other", "Empty", "classic"),
         ]
         shown = kit.broker.metrics.text()
-        prefix = "kafka_coordinator_group_group_metadata_manager_num_groups"
-        for name, count in (("", 2), ("_stable", 1), ("_empty", 1), ("_preparing_rebalance", 0)):
+        prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+        for name, count in (("", 2), ("stable", 1), ("empty", 1), ("preparingrebalance", 0)):
             assert f"{prefix}{name} {count}" in shown
         filtered = (await kit.call(ListGroupsRequest(states_filter=["Empty"]), 5)).groups
         assert [one.group_id for one in filtered] == ["other"]
@@ -506,7 +506,8 @@ def test_what_groups_keep_is_shown() -> None:
         request.topics[0].partitions[0].committed_metadata = "12345"
         assert (await kit.call(request, COMMIT)).topics[0].partitions[0].error_code == 0
         text = kit.broker.metrics.text()
-        for line in ("committed_offsets 1", "offset_metadata_bytes 5", "pending_member_ids 0", "for_bounds_total 0"):
+        assert "kafka_coordinator_group_groupmetadatamanager_numoffsets 1\n" in text
+        for line in ("offset_metadata_bytes 5", "pending_member_ids 0", "for_bounds_total 0"):
             assert f"tidelog_group_{line}\n" in text or f"tidelog_group_refused_{line}\n" in text
 
     run(story, **ONE)

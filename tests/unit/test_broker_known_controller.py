@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.brokerkit import UPDATE_METADATA, Kit, run
+from tests.metricskit import value
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import ConnectionClosedError
@@ -38,8 +39,8 @@ def _host(kit: Kit) -> str:
     return kit.broker.metadata.brokers[1].endpoints["PLAINTEXT"].host
 
 
-def _reads(kit: Kit) -> int:
-    return kit.broker.metrics.counter("tidelog_controller_epoch_reads_total").value
+def _reads(kit: Kit) -> float:
+    return value(kit.broker.metrics, "tidelog_controller_epoch_reads_total")
 
 
 def test_an_epoch_that_the_store_does_not_know_is_not_believed() -> None:

@@ -30,7 +30,7 @@ FOR_EVER_MS = 2**31 - 1
 MANY = 3_000
 ELEMENTS = 'tidelog_network_request_channel_large_request_elements{sender="client"}'
 RESTING = 'tidelog_network_request_channel_large_requests_resting{sender="client"}'
-USED = "kafka_network_socket_server_memory_pool_used"
+USED = "kafka_network_socketserver_memorypoolused"
 
 
 def metric(kit: Kit, line: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.brokerkit import Kit, run
+from tests.metricskit import value
 from tidelog.broker.registrations import Registrations
 from tidelog.controller import nodes
 from tidelog.coordination.port import Session
@@ -29,8 +30,8 @@ class Watched:
         self.them = Registrations(lambda: self.session, self._metrics)
 
     @property
-    def reads(self) -> int:
-        return self._metrics.counter("tidelog_broker_registration_reads_total").value
+    def reads(self) -> float:
+        return value(self._metrics, "tidelog_broker_registration_reads_total")
 
     async def knows(self, epoch: Epoch) -> None:
         await eventually(lambda: self.them.is_registered(OTHER, epoch))

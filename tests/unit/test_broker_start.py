@@ -423,7 +423,7 @@ def test_with_two_directories_the_other_goes_on() -> None:
             code = await code_of(kit.produce(index=index))
             assert code == (ErrorCode.KAFKA_STORAGE_ERROR if is_bad else ErrorCode.NONE)
         assert not kit.broker.failed.done()
-        assert "offline_log_directory_count 1" in kit.broker.metrics.text()
+        assert "offlinelogdirectorycount 1" in kit.broker.metrics.text()
         await kit.create_topic("new", 2)
         assert all(TopicPartition("new", index) in good.logs for index in range(2))
         await kit.stop()

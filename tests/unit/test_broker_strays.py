@@ -66,19 +66,19 @@ def test_edge_35_a_full_request_that_names_nothing_deletes_nothing(caplog: pytes
         assert T not in kit.broker.replicas.partitions
         assert await code_of(kit.produce()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         metrics = kit.broker.metrics.text()
-        assert "kafka_log_log_manager_stray_log_count 1" in metrics
+        assert "tidelog_stray_log_count 1" in metrics
         answer = await kit.call(DescribeLogDirsRequest(topics=None), 4)
         (shown,) = answer.results[0].topics
         assert shown.name.startswith("t-0.")
         assert shown.name.endswith("-stray")
         assert shown.partitions[0].partition_size > 0
-        assert f"kafka_log_log_manager_stray_log_bytes {shown.partitions[0].partition_size}" in metrics
+        assert f"tidelog_stray_log_bytes {shown.partitions[0].partition_size}" in metrics
         assert await tell_all(kit) == {}
         assert sum("is a stray" in record.message for record in caplog.records) == 1, "it is said once"
         assert await tell_all(kit, topic_state(kit, topic_id)) == {T: ErrorCode.NONE}
         assert on_disk(kit) == ["t-0"]
         assert await kit.values() == [b"precious"]
-        assert "kafka_log_log_manager_stray_log_count 0" in kit.broker.metrics.text()
+        assert "tidelog_stray_log_count 0" in kit.broker.metrics.text()
 
     with caplog.at_level(logging.WARNING):
         run(story)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.brokerkit import Kit, run
 from tests.logkit import FixedClock, batch
+from tests.metricskit import value
 from tidelog.errors import ErrorCode
 from tidelog.log.producer_room import ProducerRoom, TooManyProducersError
 from tidelog.log.producer_silence import SILENT_MS
@@ -95,8 +96,8 @@ class Leader:
         except TooManyProducersError:
             return False
 
-    def counted(self, name: str) -> int:
-        return self.metrics.counter(name).value
+    def counted(self, name: str) -> float:
+        return value(self.metrics, name)
 
 
 @pytest.mark.parametrize("bounds", [{"per_partition": MOST}, {"per_partition": 10**6, "per_broker": MOST}])

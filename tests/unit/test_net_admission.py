@@ -18,7 +18,7 @@ from tidelog.net.server import InterBroker, ServerLimits
 
 API_VERSIONS = 18
 KEYS = InterBroker(keys=frozenset((CONTROL,)))
-PREFIX = "kafka_network_socket_server_"
+PREFIX = "tidelog_"
 LIMITS = ServerLimits(connections=ConnectionLimits(client_share=3, broker_reserve=2, replaceable_idle_ms=10_000))
 
 
@@ -56,7 +56,7 @@ async def test_a_client_beyond_the_share_is_refused_when_its_first_request_shows
         for client in first:
             assert await client.ask(request(3)) == request(3)
         first[0].close()
-        await until(lambda: made.server.connection_count == 2)
+        await until(lambda: made.server.admission.count == 2)
         assert await (await made.connect()).ask(request(4)) == request(4)
 
 
@@ -67,7 +67,7 @@ async def test_brokers_get_in_however_many_silent_connections_there_are(first_re
         connected = await clients(made, 3)
         silent = await pushing(made, 10)
         await until(lambda: made.metric(PREFIX + "refused_connections_total") == 8)
-        assert made.server.connection_count == 5
+        assert made.server.admission.count == 5
         brokers = []
         for _ in range(2):
             broker = await made.connect()
@@ -158,7 +158,7 @@ async def test_a_separate_inter_broker_listener_may_close_an_idle_client_for_a_b
         made.port = port
         for client in await pushing(made, 1):
             assert await client.ended() == b""
-        assert await quiet(lambda: made.server.connection_count) == 2
+        assert await quiet(lambda: made.server.admission.count) == 2
 
 
 @simulated

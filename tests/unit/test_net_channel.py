@@ -190,11 +190,11 @@ async def test_what_is_sent_behind_a_control_request_waits_its_turn():
         _queue(attacker, *range(100, 200), key=CONTROL)
         for number, connection_ in enumerate(others):
             _queue(connection_, number)
-        assert made.metric("kafka_network_request_channel_control_queue_size") == 100
+        assert made.metric("tidelog_control_request_queue_size") == 100
         await until(lambda: len(parking.order) == 102)
         assert parking.order == [100, 0, 1, *range(101, 200)]
-        assert made.metric("kafka_network_request_channel_control_queue_size") == 0
-        assert made.metric("kafka_network_request_channel_request_queue_size") == 0
+        assert made.metric("tidelog_control_request_queue_size") == 0
+        assert made.metric("kafka_network_requestchannel_requestqueuesize") == 0
 
 
 @every_loop
@@ -332,7 +332,7 @@ async def test_connections_are_served_in_turn_however_many_requests_each_of_them
         assert order[:7] == [100, 200, 101, 201, 102, 202, 103]
         assert order[7:12] == [203, 104, 500, 204, 105]
         assert order[12:] == [501, 106, 107, 108, 109]
-        assert made.metric("kafka_network_request_channel_request_queue_size") == 0
+        assert made.metric("kafka_network_requestchannel_requestqueuesize") == 0
 
 
 @every_loop
@@ -520,7 +520,7 @@ async def test_each_stage_is_timed_in_order():
         (call,) = made.sent
         assert call.parts
         assert call.frame is None
-        assert made.metric("kafka_network_request_channel_request_queue_size") == 0
+        assert made.metric("kafka_network_requestchannel_requestqueuesize") == 0
 
 
 @every_loop
@@ -546,4 +546,4 @@ async def test_requests_are_handled_in_their_order_while_the_client_stalls_and_g
                 await client.receive()
                 received += 1
         assert order == list(range(60))
-        assert made.metric("kafka_network_request_channel_request_queue_size") == 0
+        assert made.metric("kafka_network_requestchannel_requestqueuesize") == 0

@@ -205,7 +205,7 @@ async def test_what_cannot_be_served_ends_the_connection_with_one_line(
         client.send(payload, payload)
         assert await client.ended() == b""
         assert len(lines(caplog)) == 1
-        assert on.made.metric("kafka_network_request_channel_refused_requests_total") == 1
+        assert on.made.metric("tidelog_refused_requests_total") == 1
         await on.still_serves()
 
 
@@ -232,11 +232,14 @@ async def test_every_stage_has_a_metric_by_kafkas_name():
         for _ in range(3):
             client.write(framed_request(DescribeClusterRequest(), 1))
             await client.receive()
-        prefix = "kafka_network_request_metrics_"
-        for name in ("request_queue_time_ms", "local_time_ms", "remote_time_ms", "response_queue_time_ms"):
+        prefix = "kafka_network_requestmetrics_"
+        for name in ("requestqueuetimems", "localtimems", "remotetimems", "responsequeuetimems"):
             assert on.made.metric(f'{prefix}{name}_count{{request="DescribeCluster"}}') == 3
             assert on.made.metric(f'{prefix}{name}_sum{{request="DescribeCluster"}}') >= 0
-        assert on.made.metric(prefix + 'total_time_ms_count{request="DescribeCluster"}') == 3
+            for quantile in ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999"):
+                assert on.made.metric(f'{prefix}{name}{{request="DescribeCluster",quantile="{quantile}"}}') >= 0
+        assert on.made.metric(prefix + 'totaltimems_count{request="DescribeCluster"}') == 3
+        assert on.made.metric(prefix + 'requests_total{request="DescribeCluster",version="1"}') == 3
 
 
 # Large requests

@@ -162,7 +162,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_frame_leaves_nothing_behind
             client.write(framed(request(1, size=50_000))[:size])
             await client.writer.drain()
             client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.calls == []
         assert await (await made.connect()).ask(request(2)) == request(2)
 
@@ -183,7 +183,7 @@ async def test_requests_of_a_client_that_has_gone_are_not_answered():
         client.send(request(1), request(2))
         await until(lambda: len(waiting) == 2)
         client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert gone == [1, 2]
         for call in waiting:
             call.answer([b"to nobody"])
@@ -198,10 +198,10 @@ async def test_bytes_lost_on_the_way_are_not_half_a_request():
         for cut in range(len(data)):
             client = await made.connect()
             client.write(data[:cut])
-            await until(lambda: made.server.connection_count == 1)
+            await until(lambda: made.server.admission.count == 1)
             await asyncio.sleep(0.1)
             client.writer.transport.abort()
-            await until(lambda: made.server.connection_count == 0)
+            await until(lambda: made.server.admission.count == 0)
         assert len(made.calls) == sum(cut // 34 for cut in range(len(data)))
 
 

@@ -198,7 +198,7 @@ async def test_a_client_that_goes_while_a_region_is_being_read_leaves_nothing_be
         client.send(request(1), request(2))
         await until(lambda: bool(begun))
         client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         begun[0].set_result(None)
         await quiet(lambda: len(begun))
         assert len(begun) == 1

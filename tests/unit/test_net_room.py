@@ -30,8 +30,8 @@ from tidelog.net.share import SMALL_BYTES, STEP_BYTES
 
 BOUND = 4 * STEP_BYTES
 BIG = 3 * STEP_BYTES
-USED = "kafka_network_socket_server_memory_pool_used"
-WAITING = "kafka_network_socket_server_memory_pool_waiting_connections"
+USED = "kafka_network_socketserver_memorypoolused"
+WAITING = "tidelog_memory_pool_waiting_connections"
 BOUNDED = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
 
 
@@ -89,7 +89,7 @@ async def test_bytes_that_are_worked_on_count_though_the_client_has_gone(is_clos
             kept[0].connection.close("enough")
         else:
             client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == BIG + 16
         assert parking.calls[3].frame is None
         for call in kept:
@@ -112,7 +112,7 @@ async def test_bytes_that_were_worked_on_and_let_go_do_not_count_twice():
         parking.answer(1)
         assert number_of(await client.receive()) == 1
         client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == 0
 
 
@@ -218,7 +218,7 @@ async def test_requests_that_announce_much_and_do_not_come_give_back_what_they_d
         for number, client in enumerate(stalled):
             client.write(framed(request(number, size=BIG))[17_000:])
             assert len(await client.reader.readexactly(4 + BIG)) == 4 + BIG
-        assert made.metric("kafka_network_socket_server_slow_connections_closed_total") == 0
+        assert made.metric("tidelog_slow_connections_closed_total") == 0
         assert made.metric(USED) == made.server.room.clients.unfinished == 0
 
 
@@ -278,7 +278,7 @@ async def test_requests_that_were_sent_in_part_make_room_when_others_have_waited
         assert await timed(client, request(9, size=BIG)) < 12
         await dripping
         assert len(await healthy.reader.readexactly(len(data))) == len(data)
-        assert made.metric("kafka_network_socket_server_slow_connections_closed_total") <= 3
+        assert made.metric("tidelog_slow_connections_closed_total") <= 3
 
 
 @simulated
@@ -303,7 +303,7 @@ async def test_requests_that_wait_for_each_others_room_make_room_if_none_may_exc
             await asyncio.sleep(0.1)
             assert asyncio.get_running_loop().time() - began < 6
         assert asyncio.get_running_loop().time() - began > 3
-        assert made.server.connection_count > 3, "not more are closed than need be"
+        assert made.server.admission.count > 3, "not more are closed than need be"
 
 
 @simulated
@@ -322,7 +322,7 @@ async def test_a_request_that_exceeds_the_bound_and_trickles_does_not_hold_other
         for filler in filling:
             filler.close()
         rest = data[STEP_BYTES + 17_000 :]
-        closed = "kafka_network_socket_server_slow_connections_closed_total"
+        closed = "tidelog_slow_connections_closed_total"
         dripping = asyncio.ensure_future(_drip(slow, rest, 1_100_000, 2.9, lambda: made.metric(closed) > 0))
         await asyncio.sleep(5)
         for _ in range(3):
@@ -409,7 +409,7 @@ async def test_room_comes_back_from_a_connection_that_is_closed():
         first.close()
         await until(lambda: 2 in parking.calls)
         waiting.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == 0
         assert made.metric(WAITING) == 0
 
@@ -453,11 +453,11 @@ async def test_a_request_that_does_not_come_on_has_its_connection_closed(caplog:
             await asyncio.sleep(100)
             client.write(begun(1, BIG, sent))
             await asyncio.sleep(29)
-            assert made.server.connection_count == 1
+            assert made.server.admission.count == 1
             rest = framed(request(1, size=BIG))[sent:]
-            await _drip(client, rest, 1, 1.0, lambda: made.server.connection_count == 0)
+            await _drip(client, rest, 1, 1.0, lambda: made.server.admission.count == 0)
             assert asyncio.get_running_loop().time() - began < 100 + 30 + 3
-            assert made.metric("kafka_network_socket_server_slow_connections_closed_total") == 1
+            assert made.metric("tidelog_slow_connections_closed_total") == 1
             assert made.metric(USED) == 0
     assert sum("tidelog.request.read.timeout.ms" in record.getMessage() for record in caplog.records) == 3
 
@@ -483,7 +483,7 @@ async def test_a_request_that_waits_for_room_is_not_too_slow():
         await asyncio.sleep(100)
         parking.answer(0)
         await until(lambda: 1 in parking.calls)
-        assert made.metric("kafka_network_socket_server_slow_connections_closed_total") == 0
+        assert made.metric("tidelog_slow_connections_closed_total") == 0
 
 
 @simulated

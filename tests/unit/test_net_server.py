@@ -8,6 +8,7 @@ import gc
 import logging
 import struct
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -26,7 +27,7 @@ from netkit import (
     simulated,
     until,
 )
-from tidelog.broker.metrics_http import serve_metrics
+from tidelog.broker.metrics_http import Pages
 from tidelog.broker.pacing import SlowLane
 from tidelog.metrics import Metrics
 from tidelog.net.admission import ConnectionLimits
@@ -61,9 +62,9 @@ async def test_max_connections_refuses_those_above_it_until_one_goes(caplog: pyt
             await client.ask(request(1))
         await refused(made)
         assert ["max.connections = 3" in line for line in closings(caplog)] == [True]
-        assert made.metric("kafka_network_socket_server_refused_connections_total") == 1
+        assert made.metric("tidelog_refused_connections_total") == 1
         clients[0].close()
-        await until(lambda: made.server.connection_count == 2)
+        await until(lambda: made.server.admission.count == 2)
         assert await (await made.connect()).ask(request(2)) == request(2)
         assert await clients[1].ask(request(3)) == request(3)
 
@@ -77,7 +78,7 @@ async def test_max_connections_per_ip(caplog: pytest.LogCaptureFixture):
         await refused(made)
         assert "max.connections.per.ip = 1" in closings(caplog)[0]
         first.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert await (await made.connect()).ask(request(2)) == request(2)
 
 
@@ -98,7 +99,7 @@ async def test_refused_connections_are_not_counted_when_they_go():
         await kept.ask(request(1))
         for _ in range(5):
             await refused(made)
-        assert made.server.connection_count == 1
+        assert made.server.admission.count == 1
         assert await kept.ask(request(2)) == request(2)
 
 
@@ -127,7 +128,7 @@ async def test_a_client_that_announces_a_request_and_sends_no_more_is_closed():
         client = await made.connect()
         client.write(struct.pack(">i", 50_000_000) + b"x" * 100)
         await asyncio.sleep(605)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
 
 
 @simulated
@@ -139,9 +140,9 @@ async def test_a_client_that_takes_no_answers_is_closed():
         client = await made.connect()
         client.send(request(1))
         await asyncio.sleep(590)
-        assert made.server.connection_count == 1
+        assert made.server.admission.count == 1
         await asyncio.sleep(15)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
 
 
 @simulated
@@ -156,7 +157,7 @@ async def test_a_request_parked_for_longer_than_any_client_waits_holds_no_connec
         client = await made.connect()
         client.send(*(request(number) for number in range(300)))
         await asyncio.sleep(605)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
         assert len(gone) == 256
 
 
@@ -187,8 +188,8 @@ async def test_connections_are_dealt_to_the_workers_in_turn():
     async with scene(limits=ServerLimits(num_network_threads=3)) as made:
         for _ in range(7):
             await (await made.connect()).ask(request(1))
-        name = "kafka_network_processor_connection_count"
-        counts = [made.metric(f'{name}{{network_processor="{number}"}}') for number in range(3)]
+        name, listener = "kafka_server_socket_server_metrics_connection_count", made.calls[0].listener
+        counts = [made.metric(f'{name}{{listener="{listener}",networkProcessor="{number}"}}') for number in range(3)]
         assert counts == [3, 2, 2]
 
 
@@ -200,8 +201,8 @@ async def test_the_queues_have_kafkas_names():
         client.send(request(1))
         await until(lambda: bool(parked))
         lines = {line.split(" ")[0] for line in made.metrics.text().splitlines() if not line.startswith("#")}
-        assert "kafka_network_request_channel_request_queue_size" in lines
-        assert 'kafka_network_request_channel_response_queue_size{processor="0"}' in lines
+        assert "kafka_network_requestchannel_requestqueuesize" in lines
+        assert 'kafka_network_requestchannel_responsequeuesize{processor="0"}' in lines
 
 
 @every_loop
@@ -266,41 +267,112 @@ async def page(port: int, *pieces: bytes) -> bytes:
         writer.close()
 
 
+def pages_of(metrics: Metrics, why_not_ready: Callable[[], str] = lambda: "") -> Pages:
+    async def prepare() -> None:
+        """There is nobody to ask."""
+
+    return Pages(metrics, SlowLane(), why_not_ready, prepare)
+
+
 @every_loop
 async def test_the_page_of_metrics():
     metrics = Metrics()
-    metrics.counter("kafka_things_total", topic='a"b').add(3)
-    server = await serve_metrics(metrics, SlowLane(), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+    metrics.counters("kafka_things_total", "Things.", "topic").of('a"b').add(3)
+    why, pages = "", pages_of(metrics, lambda: why)
+    port = await pages.listen("127.0.0.1", 0)
     answer = await page(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"text/plain; version=0.0.4" in head
     assert b"Content-Length: %d" % len(body) in head
-    assert body == b'# TYPE kafka_things_total counter\nkafka_things_total{topic="a\\"b"} 3\n'
+    help_line, type_line = b"# HELP kafka_things_total Things.\n", b"# TYPE kafka_things_total counter\n"
+    assert body == help_line + type_line + b'kafka_things_total{topic="a\\"b"} 3\n'
     assert (await page(port, b"GET /met", b"rics?x=1 HTTP/1.0\r\n", b"\r\n")).endswith(body)
     assert (await page(port, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
-    assert (await page(port, b"GET /secret HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+    secret = await page(port, b"GET /secret HTTP/1.1\r\n\r\n")
+    assert secret.startswith(b"HTTP/1.1 404")
+    assert secret.endswith(b"there are /metrics, /healthz and /readyz\n")
+    for path in (b"/healthz", b"/readyz"):
+        answer = await page(port, b"GET " + path + b" HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\nok\n")
+        answer = await page(port, b"HEAD " + path + b" HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\n")
+    why = "it is too early"
+    assert (await page(port, b"GET /healthz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    answer = await page(port, b"GET /readyz HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert answer.endswith(b"\r\n\r\nit is too early\n")
+    assert (await page(port, b"HEAD /readyz HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503")
     assert (await page(port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
     assert (await page(port, b"\x00" * 20_000)) in (b"", b"reset")
-    server.close()
+    await pages.close()
 
 
 @every_loop
 async def test_the_page_says_so_when_a_gauge_cannot_be_read():
     metrics = Metrics()
-    metrics.gauge("kafka_broken", lambda: 1 / 0)
-    server = await serve_metrics(metrics, SlowLane(), "127.0.0.1", 0)
-    answer = await page(server.sockets[0].getsockname()[1], b"GET /metrics HTTP/1.1\r\n\r\n")
+    metrics.gauge("kafka_broken", "Nothing can be read.", lambda: 1 / 0)
+    pages = pages_of(metrics)
+    answer = await page(await pages.listen("127.0.0.1", 0), b"GET /metrics HTTP/1.1\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 503")
-    server.close()
+    await pages.close()
+
+
+@every_loop
+async def test_those_who_ask_while_the_page_is_made_get_the_same_page():
+    metrics = Metrics()
+    reads = 0
+
+    def read() -> int:
+        nonlocal reads
+        reads += 1
+        return reads
+
+    may_end = asyncio.Event()
+
+    async def prepare() -> None:
+        await may_end.wait()
+
+    metrics.gauge("tidelog_reads", "Times that it was read.", read)
+    pages = Pages(metrics, SlowLane(), lambda: "", prepare)
+    first, *others = [asyncio.ensure_future(pages.metrics()) for _ in range(20)]
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    may_end.set()
+    made = await asyncio.gather(*others)
+    assert {shown.splitlines()[-1] for shown in made} == {b"tidelog_reads 1"}
+    assert (await pages.metrics()).endswith(b"tidelog_reads 2\n")
+    await pages.close()
+
+
+@real_loops
+async def test_few_pages_are_held_for_clients_that_do_not_take_them():
+    metrics = Metrics()
+    metrics.series("tidelog_many", "Many.", ("n",), lambda: (((str(n) * 20,), n) for n in range(1, 60_000)))
+    pages = pages_of(metrics)
+    port = await pages.listen("127.0.0.1", 0)
+    clients = []
+    for _ in range(15):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await reader.readexactly(100)
+        clients.append(writer)
+    assert len(pages._untaken) == 10
+    assert (await page(port, b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(b" 59999\n")
+    for writer in clients:
+        writer.transport.abort()
+    await until(lambda: not pages._untaken)
+    await pages.close()
 
 
 @simulated
 async def test_a_client_of_the_page_that_says_nothing_is_closed():
-    server = await serve_metrics(Metrics(), SlowLane(), "127.0.0.1", 0)
-    assert await page(server.sockets[0].getsockname()[1], b"GET ") in (b"", b"reset")
-    server.close()
+    pages = pages_of(Metrics())
+    assert await page(await pages.listen("127.0.0.1", 0), b"GET ") in (b"", b"reset")
+    await pages.close()
 
 
 @every_loop
@@ -315,7 +387,7 @@ async def test_many_clients_come_and_go():
             for client in clients[1::2]:
                 assert await client.receive() == request(1, size=20_000)
                 client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert await quiet(lambda: sum(len(worker.connections) for worker in made.server._workers), turns=3) == 0
 
 
@@ -344,7 +416,7 @@ async def test_a_connection_that_ended_is_freed_at_once(ending: str):
         try:
             if ending != "a bad size":
                 client.writer.transport.abort()
-            await until(lambda: made.server.connection_count == 0)
+            await until(lambda: made.server.admission.count == 0)
             await until(lambda: theirs() is None)
         finally:
             gc.enable()
@@ -389,7 +461,7 @@ async def test_room_that_comes_back_is_dealt_out_without_recursion():
         parking.answer(0)
         for client in bad:
             await client.ended()
-        await until(lambda: made.server.connection_count == 2 + light)
+        await until(lambda: made.server.admission.count == 2 + light)
         other.send(request(500))
         await until(lambda: 500 in parking.calls)
         await until(lambda: made.server.room.held == 60 * 10_000 + light * few + 16)
@@ -409,7 +481,7 @@ async def test_connections_are_looked_at_again_though_a_look_failed(monkeypatch:
         assert len(failures) >= 4
         assert all(isinstance(failure, ArithmeticError) for failure in failures)
         await asyncio.sleep(605)
-        assert made.server.connection_count == 0
+        assert made.server.admission.count == 0
 
 
 @every_loop
@@ -435,5 +507,5 @@ async def test_a_connection_is_cut_off_though_something_fails_when_it_is_closed(
             with pytest.raises(ArithmeticError):
                 theirs.close("enough")
         assert await other.ended() == b""
-        await until(lambda: made.server.connection_count == 0)
-        assert made.metric("kafka_network_socket_server_memory_pool_used") == 0
+        await until(lambda: made.server.admission.count == 0)
+        assert made.metric("kafka_network_socketserver_memorypoolused") == 0

@@ -20,8 +20,8 @@ MIDDLE = 900_000
 SHORT = 100_000
 LIMITS = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
 BROKERS = InterBroker(keys=frozenset((CONTROL,)))
-CLOSED = "kafka_network_socket_server_slow_connections_closed_total"
-USED = "kafka_network_socket_server_memory_pool_used"
+CLOSED = "tidelog_slow_connections_closed_total"
+USED = "kafka_network_socketserver_memorypoolused"
 
 
 async def parked(made: Scene, parking: Parking, count: int, size: int, key: int = 0) -> int:

@@ -29,8 +29,8 @@ from tidelog.net.server import InterBroker, ServerLimits
 from tidelog.net.share import LIGHT_EIGHTHS, STEP_BYTES
 
 BOUND = 24 * STEP_BYTES
-USED = "kafka_network_socket_server_memory_pool_used"
-CLOSED = "kafka_network_socket_server_slow_connections_closed_total"
+USED = "kafka_network_socketserver_memorypoolused"
+CLOSED = "tidelog_slow_connections_closed_total"
 LIMITS = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
 LARGE = 6 * STEP_BYTES
 """An answer that a client which does not read leaves in the broker: a socket may take 4 MiB of it (tcp_wmem)."""
@@ -103,7 +103,7 @@ async def test_the_connection_that_has_been_behind_for_the_longest_time_is_close
         honest = await made.connect()
         await answer_in(honest, request(2, size=100_000), 8)
         await clients[0].ended()
-        assert 3 <= made.server.connection_count <= 5
+        assert 3 <= made.server.admission.count <= 5
         answer = await asyncio.wait_for(clients[4].reader.readexactly(4 + LARGE), 8)
         assert len(answer) == 4 + LARGE
 
@@ -171,7 +171,7 @@ async def test_a_client_that_goes_gives_back_what_its_answers_held():
         client = await stalled(made, request(2))
         assert made.metric(USED) >= LARGE
         client.close()
-        await until(lambda: made.server.connection_count == 0)
+        await until(lambda: made.server.admission.count == 0)
         assert made.metric(USED) == made.server.room.clients.answers == 0
         assert not made.server.room.clients.untaken
 

@@ -96,8 +96,15 @@ class BatchChecks:
         self._share_bytes = 0
         """How much work each connection could have had done so far."""
         self._is_busy = False
-        self._checked = metrics.counter("tidelog_batches_checked_off_loop_total")
-        metrics.gauge("tidelog_connections_waiting_for_batch_checks", lambda: len(self.under_way))
+        self._checked = metrics.counter(
+            "tidelog_batches_checked_off_loop_total",
+            "Batches that took long to check and were checked by a disk thread.",
+        )
+        metrics.gauge(
+            "tidelog_connections_waiting_for_batch_checks",
+            "Connections whose produces wait for batches that a disk thread checks.",
+            lambda: len(self.under_way),
+        )
 
     def in_turn(self, connection: ServerConnection, steps: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Do this when all that came before it from this connection has been done. Its place is taken now."""

@@ -26,7 +26,7 @@ from tidelog.broker.known_controller import KnownController
 from tidelog.broker.lookups import Lookups
 from tidelog.broker.membership import Membership, cluster_id, last_epoch, prepare_tree, register, set_last_epoch
 from tidelog.broker.metadata import MetadataCache
-from tidelog.broker.metrics_http import serve_metrics
+from tidelog.broker.metrics_http import Pages
 from tidelog.broker.neighbours import Neighbours
 from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import Partition
@@ -140,6 +140,7 @@ class Broker:
             lambda leader: self.neighbours.connect(leader, "fetcher"),
             lambda: _fetcher_settings(self.config),
             lambda: int(self.config["num.replica.fetchers"]),
+            self.counts.copied,
         )
         self.isr_changes = IsrChanges(
             self.id,
@@ -172,7 +173,7 @@ class Broker:
         self.groups = GroupCoordinator(self)
         self.controller: ControllerShell
         self.topic_admin: TopicAdmin
-        self._metrics_server: asyncio.Server | None = None
+        self._pages = Pages(self.metrics, self.lane, self.why_not_ready, self.groups.log_ends.refresh)
         self._rejoining: asyncio.Task[None] | None = None
         self._isr_check: asyncio.Task[None] | None = None
         self._is_joining = True
@@ -196,6 +197,20 @@ class Broker:
         """Asked before each acknowledgement: a process that was frozen acknowledges nothing."""
         return self._membership.session.is_current()
 
+    def why_not_ready(self) -> str:
+        """Why clients should be sent elsewhere, in one line; empty if this broker serves them."""
+        if self.failed.done():
+            return f"the broker stops: {self.failed.result()}"
+        if self.state is BrokerState.SHUTTING_DOWN:
+            return "the broker stops"
+        if self.epoch == NO_EPOCH:
+            return "the broker is not registered with the coordination store"
+        if not self.is_current:
+            return "the session with the coordination store may be over"
+        if self.state is not BrokerState.RUNNING:
+            return "no controller has told the broker of the cluster yet"
+        return ""
+
     # Start
 
     async def start(self) -> None:
@@ -203,8 +218,8 @@ class Broker:
         await self._meet_the_cluster()
         await self.storage.open(self.id, self.cluster_id, self._log_config)
         self._membership.former_epoch = self.storage.continuity.last_epoch
-        add_gauges(self)
         self.controller = self._make_controller()
+        add_gauges(self)
         self.topic_admin = TopicAdmin(
             self.controller,
             self.random,
@@ -257,10 +272,9 @@ class Broker:
             self.ports_bound[listener.name] = await self.server.listen(listener.name, listener.host, listener.port)
         config = self.static_config
         if config["tidelog.metrics.port"] >= 0:
-            self._metrics_server = await serve_metrics(
-                self.metrics, self.lane, config["tidelog.metrics.host"], config["tidelog.metrics.port"]
+            self.ports_bound["metrics"] = await self._pages.listen(
+                config["tidelog.metrics.host"], config["tidelog.metrics.port"]
             )
-            self.ports_bound["metrics"] = self._metrics_server.sockets[0].getsockname()[1]
 
     async def _join(self) -> None:
         """Become a member, in the session of now or in the next if that one is over, until it works."""
@@ -472,8 +486,7 @@ class Broker:
         await self.isr_changes.stop()
         await self.fetchers.stop()
         self.neighbours.close()
-        if self._metrics_server is not None:
-            self._metrics_server.close()
+        await self._pages.close()
         if hasattr(self, "dynamic_config"):
             await self.dynamic_config.stop()
         try:

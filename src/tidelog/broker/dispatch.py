@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from tidelog.broker.large_requests import LargeRequests, Place, weight
 from tidelog.broker.long_waits import GiveUp
 from tidelog.broker.pacing import Pace, SlowLane
-from tidelog.broker.request_stages import RequestStages
+from tidelog.broker.request_stages import RequestStages, RequestTimes
 from tidelog.config.tidelog_settings import MAX_ELEMENTS
 from tidelog.errors import ErrorCode, TidelogError, TooManyElementsError, UnsupportedVersionError, WireError
 from tidelog.metrics import Metrics
@@ -51,6 +51,7 @@ _LARGE_OF_BROKERS = 250_000
 _LARGE_OF_CONTROLLER = 1_000_000
 """Elements of large requests that are decoded and handled at a time. Clients keep no broker waiting. Whoever calls
 itself a broker does not keep the controller waiting, whose requests may be of this size."""
+_MOST_VERSIONS = 100
 _COST_OF_HELD = 10
 _NS_OF_ELEMENT = 10_000
 """Elements of a slice that a request takes which has waited for a large one, besides those for the time it takes."""
@@ -147,7 +148,6 @@ class Dispatcher:
         self._limits = {key: _limit_of(api, max_elements) for key, api in served.items()}
         """Elements that a request may have."""
         self._clock = clock
-        self._metrics = metrics
         self._max_elements = max_elements
         self._control_keys = control_keys
         self.lane = SlowLane()
@@ -156,13 +156,19 @@ class Dispatcher:
         self._of_controller = LargeRequests("controller", _LARGE_OF_CONTROLLER, metrics)
         self._places: dict[Call, Place] = {}
         """Of large requests that are being decoded and handled."""
+        self._times = RequestTimes(metrics, clock)
         self._stages: dict[int, RequestStages] = {}
+        """By kind of request and version, as one number; negative for fetches of followers."""
         self._later: dict[asyncio.Task[None], tuple[Call, Awaitable[Any]]] = {}
         self._parked: dict[Call, None] = {}
         self._held: dict[ServerConnection, deque[Call]] = {}
         """Requests that wait for an earlier one of their connection, which is served in slices."""
-        self._refused = metrics.counter("kafka_network_request_channel_refused_requests_total")
-        self._too_large = metrics.counter("tidelog_network_request_channel_too_many_elements_total")
+        self._refused = metrics.counter(
+            "tidelog_refused_requests_total", "Requests that could not be read, are not served, or are too large."
+        )
+        self._too_large = metrics.counter(
+            "tidelog_network_request_channel_too_many_elements_total", "Requests that had too many elements."
+        )
         self.broker: Broker | None = None
         """Set when the broker is complete; nothing is served before."""
 
@@ -494,9 +500,14 @@ class Dispatcher:
 
     def sent(self, call: Call) -> None:
         """The answer is on its way: note how long each stage took."""
-        stages = self._stages.get(call.api_key)
+        kind = call.api_key * _MOST_VERSIONS + call.version
+        is_follower = call.api_key == FETCH and call.connection.is_broker
+        if is_follower:
+            kind = -kind
+        stages = self._stages.get(kind)
         if stages is None:
-            stages = self._stages[call.api_key] = RequestStages(self._metrics, API[call.api_key].name)
+            name = API[call.api_key].name
+            stages = self._stages[kind] = self._times.of(name, call.version, is_follower=is_follower)
         stages.note((call.arrived_ns, call.taken_ns, call.handled_ns, call.answered_ns, self._clock.monotonic_ns()))
 
     async def close(self) -> None:

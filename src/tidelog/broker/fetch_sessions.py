@@ -253,10 +253,20 @@ class FetchSessions:
         self._random = random
         self._sessions: dict[int, FetchSession] = {}
         self._total = PartitionTotal()
-        prefix = "kafka_server_fetch_session_cache_"
-        self._evictions = metrics.counter(prefix + "incremental_fetch_session_evictions_total")
-        metrics.gauge(prefix + "num_incremental_fetch_sessions", lambda: len(self._sessions))
-        metrics.gauge(prefix + "num_incremental_fetch_partitions_cached", lambda: self._total.count)
+        self._evictions = metrics.counter(
+            "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+            "Fetch sessions that made room for others.",
+        )
+        metrics.gauge(
+            "kafka_server_fetchsessioncache_numincrementalfetchsessions",
+            "Fetch sessions that are kept.",
+            lambda: len(self._sessions),
+        )
+        metrics.gauge(
+            "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
+            "Partitions in the fetch sessions of clients.",
+            lambda: self._total.count,
+        )
 
     def open(self, request: FetchRequest, uses_topic_ids: bool, *, is_privileged: bool = False) -> Opened | ErrorCode:
         """By session id and epoch: none, a new one, the next fetch of a known one, or why that cannot be.

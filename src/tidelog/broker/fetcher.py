@@ -81,12 +81,14 @@ class Fetcher:
         broker_epoch: Callable[[], Epoch],
         connect: Connect,
         settings: FetcherSettings,
+        copied: Callable[[int], None],
     ) -> None:
         self.leader = leader
         self._own = own
         self._broker_epoch = broker_epoch
         self._connect = connect
         self._settings = settings
+        self._copied = copied
         self._copying: dict[TopicPartition, Copying] = {}
         self._changed: dict[TopicPartition, None] = {}
         """Whose position the leader does not know yet."""
@@ -369,6 +371,7 @@ class Fetcher:
                 return
             if answer.records:
                 log.append_as_follower(answer.records, one.epoch)
+                self._copied(len(answer.records))
                 self._changed[partition.name] = None
             one.failures = 0
             partition.leader_told(answer.high_watermark)

@@ -21,12 +21,15 @@ class Fetchers:
         connect: Connect,
         settings: Callable[[], FetcherSettings],
         count: Callable[[], int],
+        copied: Callable[[int], None],
     ) -> None:
         self._own = own
         self._broker_epoch = broker_epoch
         self._connect = connect
         self._settings = settings
         self._count = count
+        self._copied = copied
+        """Told how many bytes were copied."""
         self._fetchers: dict[tuple[BrokerId, int], Fetcher] = {}
         self._of: dict[TopicPartition, Fetcher] = {}
 
@@ -36,7 +39,7 @@ class Fetchers:
         fetcher = self._fetchers.get(key)
         if fetcher is None:
             fetcher = self._fetchers[key] = Fetcher(
-                leader, self._own, self._broker_epoch, self._connect, self._settings()
+                leader, self._own, self._broker_epoch, self._connect, self._settings(), self._copied
             )
         self._of[partition.name] = fetcher
         fetcher.add(partition, epoch)

@@ -2,94 +2,119 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from tidelog.groups import GroupState
+import tidelog
+from tidelog.broker.control.stats import facts_of
+from tidelog.broker.group.gauges import add_group_gauges
+from tidelog.broker.partition_gauges import add_partition_gauges
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
 def add_gauges(broker: Broker) -> None:
-    gauge, replicas = broker.metrics.gauge, broker.replicas
-    gauge("kafka_server_replica_manager_partition_count", lambda: len(replicas.partitions))
-    gauge("kafka_server_replica_manager_leader_count", lambda: replicas.leader_count)
-    gauge(
-        "kafka_server_replica_manager_offline_replica_count",
-        lambda: sum(partition.log.failed is not None for partition in replicas.partitions.values()),
-    )
-    gauge(
-        "kafka_server_replica_manager_under_replicated_partitions",
-        lambda: sum(
-            partition.leader is not None and len(partition.isr) < len(partition.replicas)
-            for partition in replicas.partitions.values()
-        ),
-    )
-    gauge(
-        "kafka_server_replica_manager_under_min_isr_partition_count",
-        lambda: sum(
-            partition.leader is not None and not partition.leader.has_enough_replicas()
-            for partition in replicas.partitions.values()
-        ),
-    )
-    gauge(
-        "kafka_server_replica_fetcher_manager_max_lag",
-        lambda: max((replicas.lag(partition) for partition in replicas.partitions.values()), default=0),
-    )
-    gauge("tidelog_producer_ids", lambda: replicas.producer_count)
-    gauge("tidelog_remembered_refusals", lambda: len(broker.refusals))
+    metrics = broker.metrics
+    add_partition_gauges(metrics, broker.replicas)
+    _add_log_gauges(broker)
     _add_controller_gauges(broker)
-    _add_group_gauges(broker)
-    gauge(
-        "kafka_log_log_manager_offline_log_directory_count",
-        lambda: sum(directory.offline is not None for directory in broker.storage.directories),
+    add_group_gauges(broker)
+    metrics.gauge(
+        "kafka_server_kafkaserver_brokerstate",
+        "The state of this broker: 1 it starts, 3 it runs, 7 it shuts down.",
+        lambda: broker.state,
     )
-    gauge("kafka_log_log_manager_stray_log_count", lambda: len(broker.storage.strays))
-    gauge("kafka_log_log_manager_stray_log_bytes", lambda: sum(stray.size_bytes for stray in broker.storage.strays))
-    gauge("kafka_server_socket_server_metrics_connection_count", lambda: broker.server.connection_count)
-    gauge("kafka_server_kafka_server_broker_state", lambda: broker.state)
-    gauge("kafka_server_session_is_current", lambda: int(broker.is_current))
+    metrics.gauge(
+        "kafka_brokers", "Living brokers of the cluster, as this broker knows.", lambda: len(broker.metadata.brokers)
+    )
+    metrics.gauge(
+        "tidelog_session_is_current",
+        "1 if the session with the coordination store is surely alive; else this broker acknowledges nothing.",
+        lambda: int(broker.is_current),
+    )
+    metrics.gauge(
+        "tidelog_remembered_refusals",
+        "Refused batches that their producers will send again.",
+        lambda: len(broker.refusals),
+    )
+    metrics.gauges(
+        "tidelog_broker_info", "1, with the version and the names of this broker.", "version", "broker", "cluster"
+    ).add(lambda: 1, tidelog.__version__, str(broker.id), broker.cluster_id)
+
+
+def _add_log_gauges(broker: Broker) -> None:
+    gauge, storage = broker.metrics.gauge, broker.storage
+    gauge(
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Log directories that have failed.",
+        lambda: sum(directory.offline is not None for directory in storage.directories),
+    )
+    offline = broker.metrics.gauges(
+        "kafka_log_logmanager_logdirectoryoffline", "1 if this log directory has failed.", "logDirectory"
+    )
+    for directory in storage.directories:
+        offline.add(lambda directory=directory: directory.offline is not None, directory.path)  # type: ignore[misc]
+    gauge("tidelog_stray_log_count", "Logs that the cluster no longer names here.", lambda: len(storage.strays))
+    gauge(
+        "tidelog_stray_log_bytes",
+        "Bytes of logs that the cluster no longer names here.",
+        lambda: sum(stray.size_bytes for stray in storage.strays),
+    )
 
 
 def _add_controller_gauges(broker: Broker) -> None:
     """Zero on all brokers but the controller."""
-    gauge, prefix = broker.metrics.gauge, "kafka_controller_kafka_controller_"
-    gauge(prefix + "active_controller_count", lambda: int(broker.controller.is_active))
-    for name in (
-        "global_topic_count",
-        "global_partition_count",
-        "offline_partitions_count",
-        "preferred_replica_imbalance_count",
-    ):
-        gauge(prefix + name, lambda name=name: getattr(broker.controller.facts, name))  # type: ignore[misc]
-    stats = "kafka_controller_controller_stats_"
-    gauge(stats + "leader_elections_total", lambda: broker.controller.stats.elections)
-    gauge(stats + "unclean_leader_elections_total", lambda: broker.controller.stats.unclean_elections)
+    metrics, prefix, stats = broker.metrics, "kafka_controller_kafkacontroller_", broker.controller.stats
+    facts = facts_of(None)
 
+    def look() -> None:
+        nonlocal facts
+        facts = broker.controller.facts
 
-def _add_group_gauges(broker: Broker) -> None:
-    """Of the groups that are coordinated here."""
-    gauge, prefix = broker.metrics.gauge, "kafka_coordinator_group_group_metadata_manager_num_groups"
-
-    counted: Counter[GroupState] = Counter()
-
-    def count() -> None:
-        counted.clear()
-        for shard in broker.groups.shards.values():
-            if shard.is_active:
-                counted.update(shard.groups.states())
-
-    broker.metrics.before_reading(count)
-    gauge(prefix, counted.total)
-    usage = broker.groups.usage
-    gauge("tidelog_group_pending_member_ids", lambda: usage.pending_ids)
-    gauge("tidelog_group_evicted_pending_member_ids_total", lambda: usage.evicted_ids)
-    gauge("tidelog_group_member_bytes", lambda: usage.member_bytes)
-    gauge("tidelog_group_committed_offsets", lambda: usage.offsets)
-    gauge("tidelog_group_offset_metadata_bytes", lambda: usage.metadata_bytes)
-    gauge("tidelog_group_refused_for_bounds_total", lambda: usage.refused)
-    for state in GroupState:
-        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", state.value).lower()
-        gauge(f"{prefix}_{name}", lambda state=state: counted[state])  # type: ignore[misc]
+    metrics.before_reading(look)
+    elections = metrics.summaries(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems",
+        "Time in ms of the events in which this broker, as controller, elected leaders.",
+        now_ns=broker.clock.monotonic_ns,
+    )
+    stats.on_election = elections.of().observe
+    metrics.total(
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+        "Partitions that this broker, as controller, gave a leader that was not in sync.",
+        lambda: stats.unclean_elections,
+    )
+    metrics.total(
+        "tidelog_leader_elections_total",
+        "Partitions that this broker, as controller, gave another leader.",
+        lambda: stats.elections,
+    )
+    metrics.gauge(
+        prefix + "activecontrollercount",
+        "1 on the broker that is controller, 0 on the others.",
+        lambda: int(broker.controller.is_active),
+    )
+    metrics.gauge(
+        prefix + "globaltopiccount",
+        "Topics of the cluster; 0 on brokers that are not controller.",
+        lambda: facts.global_topic_count,
+    )
+    metrics.gauge(
+        prefix + "globalpartitioncount",
+        "Partitions of the cluster; 0 on brokers that are not controller.",
+        lambda: facts.global_partition_count,
+    )
+    metrics.gauge(
+        prefix + "offlinepartitionscount",
+        "Partitions of the cluster that have no leader; 0 on brokers that are not controller.",
+        lambda: facts.offline_partitions_count,
+    )
+    metrics.gauge(
+        prefix + "preferredreplicaimbalancecount",
+        "Partitions whose leader is not their preferred replica; 0 on brokers that are not controller.",
+        lambda: facts.preferred_replica_imbalance_count,
+    )
+    metrics.gauge(
+        "tidelog_reassigning_partitions",
+        "Partitions of the cluster that are being moved; 0 on brokers that are not controller.",
+        lambda: facts.reassigning_partitions,
+    )

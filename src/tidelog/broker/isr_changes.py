@@ -84,9 +84,15 @@ class IsrChanges:
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._shrinks = metrics.counter("kafka_server_replica_manager_isr_shrinks_total")
-        self._expands = metrics.counter("kafka_server_replica_manager_isr_expands_total")
-        self._failed = metrics.counter("kafka_server_replica_manager_failed_isr_updates_total")
+        self._shrinks = metrics.counter(
+            "kafka_server_replicamanager_isrshrinks_total", "ISRs of partitions led here that became smaller."
+        )
+        self._expands = metrics.counter(
+            "kafka_server_replicamanager_isrexpands_total", "ISRs of partitions led here that became larger."
+        )
+        self._failed = metrics.counter(
+            "kafka_server_replicamanager_failedisrupdates_total", "ISR changes that the controller refused."
+        )
         self._send = send
         self._proposals: dict[TopicPartition, _Proposal] = {}
         self._task: asyncio.Task[None] | None = None

@@ -46,8 +46,13 @@ class KnownController:
         self._watched: Session | None = None
         """The session that tells of the next change of the epoch. Until it does, there is nothing to read."""
         self._changed = asyncio.Event()
-        self._reads = metrics.counter("tidelog_controller_epoch_reads_total")
-        self._refused = metrics.counter("tidelog_refused_control_requests_total")
+        self._reads = metrics.counter(
+            "tidelog_controller_epoch_reads_total", "Reads of the controller epoch in the coordination store."
+        )
+        self._refused = metrics.counter(
+            "tidelog_refused_control_requests_total",
+            "Control requests that were refused: no present controller sent them.",
+        )
 
     @property
     def epoch(self) -> Epoch:

@@ -80,10 +80,21 @@ class LargeRequests:
         self._resting: dict[Place, tuple[int, GiveUp]] = {}
         """Those that have given up their places; the first has rested for the longest time."""
         self._resting_elements = 0
-        prefix = "tidelog_network_request_channel_large_request"
-        metrics.gauge(f"{prefix}_elements", lambda: self._held, sender=sender)
-        metrics.gauge(f"{prefix}s_waiting", lambda: len(self._waiting), sender=sender)
-        metrics.gauge(f"{prefix}s_resting", lambda: len(self._resting), sender=sender)
+        metrics.gauges(
+            "tidelog_network_request_channel_large_request_elements",
+            "Elements of large requests that are being decoded and handled.",
+            "sender",
+        ).add(lambda: self._held, sender)
+        metrics.gauges(
+            "tidelog_network_request_channel_large_requests_waiting",
+            "Large requests that wait until there is room for their elements.",
+            "sender",
+        ).add(lambda: len(self._waiting), sender)
+        metrics.gauges(
+            "tidelog_network_request_channel_large_requests_resting",
+            "Large requests that were handled and wait for something else before they are answered.",
+            "sender",
+        ).add(lambda: len(self._resting), sender)
 
     async def enter(self, call: Call, elements: int) -> Place | None:
         """A place as soon as there is one; None if the client goes before."""

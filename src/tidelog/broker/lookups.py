@@ -29,7 +29,11 @@ class Lookups:
         """What waits, of each connection that has a lookup here."""
         self._order: deque[ServerConnection] = deque()
         """The first one is next."""
-        metrics.gauge("tidelog_connections_with_heavy_lookups", lambda: len(self._waiting))
+        metrics.gauge(
+            "tidelog_connections_with_heavy_lookups",
+            "Connections with lookups that are large, under way or waiting.",
+            lambda: len(self._waiting),
+        )
 
     async def enter(self, call: Call) -> bool:
         """Returns when it is the turn of this request; then `leave` must follow. False if its client has gone."""

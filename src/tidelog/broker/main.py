@@ -17,6 +17,7 @@ from tidelog.errors import TidelogError
 from tidelog.host import garbage, memory
 from tidelog.host.limits import raise_open_file_limit
 from tidelog.host.machine import RealPorts
+from tidelog.host.process_metrics import add_process_metrics
 from tidelog.ports import Clock
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
         loop.add_signal_handler(number, _stop, told_to_stop, number.name)
     ports = RealPorts(num_io_threads=config["num.io.threads"])
     broker = Broker(config, ports, open_coordination(config, ports.clock))
+    add_process_metrics(broker.metrics)
     starting = asyncio.ensure_future(_start(broker, on_ready))
     collecting = asyncio.ensure_future(garbage.collect_now_and_then())
     try:

@@ -36,7 +36,9 @@ class Registrations:
         self._known: dict[BrokerId, _Known] = {}
         self._reading: dict[BrokerId, asyncio.Task[None]] = {}
         self._is_stopped = False
-        self._reads = metrics.counter("tidelog_broker_registration_reads_total")
+        self._reads = metrics.counter(
+            "tidelog_broker_registration_reads_total", "Reads of registrations of brokers in the coordination store."
+        )
 
     def is_registered(self, broker: BrokerId, epoch: Epoch) -> bool:
         """False also if that is not known yet: it is then looked up, and known when the follower comes again."""

@@ -136,10 +136,6 @@ class Replicas:
         partition = self.partitions.get(name)
         return partition.log if partition is not None and partition.leads else None
 
-    @property
-    def leader_count(self) -> int:
-        return sum(partition.leader is not None for partition in self.partitions.values())
-
     def of_topic(self, topic: str) -> Iterable[Partition]:
         return [partition for name, partition in self.partitions.items() if name.topic == topic]
 

@@ -26,8 +26,14 @@ class WaitingFetches:
         self._partitions = 0
         """Of fetches without a session."""
         self._of: dict[ServerConnection, int] = {}
-        metrics.gauge("tidelog_fetch_waiting_partitions", lambda: self._partitions)
-        metrics.gauge("tidelog_fetch_waiting_connections", lambda: len(self._of))
+        metrics.gauge(
+            "tidelog_fetch_waiting_partitions",
+            "Partitions of fetches that wait and have no session.",
+            lambda: self._partitions,
+        )
+        metrics.gauge(
+            "tidelog_fetch_waiting_connections", "Connections that have fetches that wait.", lambda: len(self._of)
+        )
 
     def may_wait(self, session: FetchSession, connection: ServerConnection) -> bool:
         if self._of.get(connection, 0) >= MOST_OF_CONNECTION:

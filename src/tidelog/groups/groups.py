@@ -243,6 +243,9 @@ class Groups:
     def describe(self, group_id: str, version: int) -> DescribeGroupsResponseDescribedGroup:
         return described(group_id, self._groups.get(group_id), version)
 
+    def all(self) -> list[Group]:
+        return list(self._groups.values())
+
     def ids(self) -> list[str]:
         return list(self._groups)
 

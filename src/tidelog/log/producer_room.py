@@ -78,8 +78,13 @@ class ProducerRoom:
         self._clock = clock
         self._counted = 0
         self._counted_ms: int | None = None
-        self._refused = metrics.counter("tidelog_refused_producer_ids_total")
-        self._made_room = metrics.counter("tidelog_evicted_producer_ids_total")
+        self._refused = metrics.counter(
+            "tidelog_refused_producer_ids_total",
+            "Batches of new producers that were refused: there was no room for their ids.",
+        )
+        self._made_room = metrics.counter(
+            "tidelog_evicted_producer_ids_total", "Silent producer ids that made room for new ones."
+        )
 
     def admit(self, producers: Producers, high_watermark: Offset) -> None:
         """A leader is about to take a first batch of a producer. TooManyProducersError if there is no room for it."""

@@ -72,12 +72,21 @@ class Admission:
         """Found by the last look at all clients, with when each was active; the idlest is the last."""
         self._look_at_ns = 0
         self._tell_at_ns = 0
-        prefix = "kafka_network_socket_server_"
-        self._refused = metrics.counter(prefix + "refused_connections_total")
-        self._replaced = metrics.counter(prefix + "replaced_connections_total")
-        metrics.gauge(prefix + "client_connection_limit", lambda: self.limits.clients)
-        metrics.gauge(prefix + "client_connection_count", lambda: len(self._clients))
-        metrics.gauge(prefix + "trial_connection_count", lambda: len(self._on_trial))
+        self._refused = metrics.counter(
+            "tidelog_refused_connections_total", "New connections that were closed because there are too many."
+        )
+        self._replaced = metrics.counter(
+            "tidelog_replaced_connections_total",
+            "Idle connections that were closed because others needed their places.",
+        )
+        gauge = metrics.gauge
+        gauge("tidelog_client_connection_limit", "Connections that clients may have.", lambda: self.limits.clients)
+        gauge("tidelog_client_connection_count", "Connections of clients.", lambda: len(self._clients))
+        gauge(
+            "tidelog_trial_connection_count",
+            "Connections whose first request will say whether a broker opened them.",
+            lambda: len(self._on_trial),
+        )
 
     @property
     def count(self) -> int:

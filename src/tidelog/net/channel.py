@@ -129,8 +129,16 @@ class RequestChannel:
         self.is_serving = False
         """Answers that are ready are sent when the turn is over."""
         self._loop = asyncio.get_running_loop()
-        metrics.gauge("kafka_network_request_channel_request_queue_size", lambda: self.data.requests)
-        metrics.gauge("kafka_network_request_channel_control_queue_size", lambda: self.control.requests)
+        metrics.gauge(
+            "kafka_network_requestchannel_requestqueuesize",
+            "Requests that wait to be handled.",
+            lambda: self.data.requests,
+        )
+        metrics.gauge(
+            "tidelog_control_request_queue_size",
+            "Requests of the controller that wait to be handled.",
+            lambda: self.control.requests,
+        )
 
     def put(self, call: Call) -> None:
         """Control requests pass data requests, but not those of their own connection."""

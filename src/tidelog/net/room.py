@@ -38,10 +38,22 @@ class RequestRoom:
         self._is_admitting = False
         self._is_looking = False
         self.reconfigure(max_bytes)
-        gauge, prefix = metrics.gauge, "kafka_network_socket_server_memory_pool_"
-        gauge(prefix + "used", lambda: self.held)
-        gauge(prefix + "size", lambda: self.clients.limit if self.clients.limit < NO_BOUND else -1)
-        gauge(prefix + "waiting_connections", lambda: sum(share.waiting_count for share in self._shares))
+        gauge = metrics.gauge
+        gauge(
+            "kafka_network_socketserver_memorypoolused",
+            "Bytes that requests and unread answers hold.",
+            lambda: self.held,
+        )
+        gauge(
+            "tidelog_memory_pool_size",
+            "Bytes that requests of clients may hold (queued.max.request.bytes); -1: no limit.",
+            lambda: self.clients.limit if self.clients.limit < NO_BOUND else -1,
+        )
+        gauge(
+            "tidelog_memory_pool_waiting_connections",
+            "Connections that are not read from until there is room for their requests.",
+            lambda: sum(share.waiting_count for share in self._shares),
+        )
 
     def reconfigure(self, max_bytes: int) -> None:
         """0 or less is without a bound, as in Kafka."""

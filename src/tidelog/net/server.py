@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tidelog.metrics import Metrics
+from tidelog.metrics import Found, Metrics
 from tidelog.net.admission import Admission, ConnectionLimits
 from tidelog.net.channel import Call, RequestChannel
 from tidelog.net.connection import ServerConnection
@@ -58,7 +59,6 @@ class NetworkWorker:
         channel: RequestChannel,
         number: int,
         on_sent: Callable[[Call], None],
-        metrics: Metrics,
     ) -> None:
         self.connections: dict[ServerConnection, None] = {}
         self.room: RequestRoom = server.room
@@ -69,11 +69,8 @@ class NetworkWorker:
         self._scheduled = False
         self._loop = asyncio.get_running_loop()
         self.sent = on_sent
-        label = str(number)
-        metrics.gauge(
-            "kafka_network_processor_connection_count", lambda: len(self.connections), network_processor=label
-        )
-        metrics.gauge("kafka_network_request_channel_response_queue_size", lambda: len(self.ready), processor=label)
+        self.label = str(number)
+        """In metrics."""
 
     def opened(self, connection: ServerConnection) -> None:
         self.connections[connection] = None
@@ -137,11 +134,26 @@ class SocketServer:
         self.admission = Admission(channel.clock, metrics, self.inter_broker.listener)
         self._channel = channel
         self._on_sent = on_sent
-        self._metrics = metrics
         self._workers: list[NetworkWorker] = []
+        self._listeners: list[str] = []
         self._next_worker = 0
         self._servers: list[asyncio.AbstractServer] = []
-        self._slow = metrics.counter("kafka_network_socket_server_slow_connections_closed_total")
+        self._slow = metrics.counter(
+            "tidelog_slow_connections_closed_total",
+            "Connections that were closed because they did not send their requests or read their answers in time.",
+        )
+        metrics.series(
+            "kafka_server_socket_server_metrics_connection_count",
+            "Connections that are open.",
+            ("listener", "networkProcessor"),
+            self._connection_counts,
+        )
+        metrics.series(
+            "kafka_network_requestchannel_responsequeuesize",
+            "Connections that have answers to send; without a processor: those of all.",
+            ("processor",),
+            self._response_queue_sizes,
+        )
         self._look: asyncio.TimerHandle | None = None
         self.reconfigure(limits)
 
@@ -151,7 +163,7 @@ class SocketServer:
         self.room.reconfigure(limits.queued_max_request_bytes)
         self.admission.limits = limits.connections
         for number in range(len(self._workers), limits.num_network_threads):
-            worker = NetworkWorker(self, self._channel, number, self._on_sent, self._metrics)
+            worker = NetworkWorker(self, self._channel, number, self._on_sent)
             self._workers.append(worker)
             self._channel.workers.append(worker)
 
@@ -162,6 +174,7 @@ class SocketServer:
             lambda: self._accept(name), host or None, port, backlog=self._limits.backlog, reuse_address=True
         )
         self._servers.append(server)
+        self._listeners.append(name)
         if self._look is None:
             self._look = loop.call_later(_LOOK_EVERY_S, self._look_at_all)
         bound: int = server.sockets[0].getsockname()[1]
@@ -172,9 +185,16 @@ class SocketServer:
         self._next_worker += 1
         return ServerConnection(worker, listener, self._channel, self._limits.socket_request_max_bytes)
 
-    @property
-    def connection_count(self) -> int:
-        return self.admission.count
+    def _connection_counts(self) -> Iterator[Found]:
+        for worker in self._workers:
+            counts = Tally(connection.listener for connection in worker.connections)
+            for listener in self._listeners:
+                yield (listener, worker.label), counts[listener]
+
+    def _response_queue_sizes(self) -> Iterator[Found]:
+        yield ("",), sum(len(worker.ready) for worker in self._workers)
+        for worker in self._workers:
+            yield (worker.label,), len(worker.ready)
 
     def _look_at_all(self) -> None:
         """The next look is certain before this one begins, whatever fails in it."""

@@ -13,7 +13,7 @@ _NS_PER_MS = 1e6
 
 
 class ControlFacts(NamedTuple):
-    """What Kafka's controller shows as gauges of these names."""
+    """What the controller shows as gauges."""
 
     global_topic_count: int
     global_partition_count: int

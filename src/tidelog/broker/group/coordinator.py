@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tidelog.broker.group.bounds import GroupBounds
+from tidelog.broker.group.log_ends import LogEnds
 from tidelog.broker.group.shard import GroupShard
 from tidelog.broker.pacing import FIRST, SLICE
 from tidelog.broker.partition import Partition, RequestError
@@ -32,6 +33,15 @@ class GroupCoordinator:
         self.shards: dict[int, GroupShard] = {}
         self.usage = Usage()
         """What the groups of all shards keep."""
+        self.log_ends = LogEnds(broker)
+        self.load_failures = broker.metrics.counter(
+            "tidelog_group_shard_load_failures_total",
+            "Times that the groups of a partition of __consumer_offsets could not be loaded.",
+        )
+        self.bad_records = broker.metrics.counter(
+            "tidelog_group_shard_bad_records_total",
+            "Records of __consumer_offsets that could not be read and were passed over.",
+        )
         self._clock = broker.clock
         self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
         self._retention: asyncio.Task[None] | None = None

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOAD_FAILURES = "tidelog_group_shard_load_failures_total"
-_BAD_RECORDS = "tidelog_group_shard_bad_records_total"
 _SLICE_BYTES = 128 * 1024
 """Of the log at once while loading, at most: the broker serves others in between."""
 _RECORDS_AT_ONCE = 2_000
@@ -78,8 +76,8 @@ class GroupShard:
         self._forget_deleted_topics = broker.groups.forget_deleted_topics
         self._deleted_topics = DeletedBefore(broker)
         config = broker.config
-        self._failures = broker.metrics.counter(_LOAD_FAILURES)
-        self._bad_records = broker.metrics.counter(_BAD_RECORDS)
+        self._failures = broker.groups.load_failures
+        self._bad_records = broker.groups.bad_records
         self._slice_bytes = min(_SLICE_BYTES, config["offsets.load.buffer.size"])
         self._writes = Writes(
             partition,

@@ -616,7 +616,8 @@ class _Fetch:
         topics: dict[str | bytes, FetchableTopicResponse],
         answers: Iterable[tuple[FetchItem, FetchResponsePartitionData]],
     ) -> None:
-        session = self._session
+        session, counts = self._session, self._broker.counts
+        count = counts.read_by_follower if self.replica_id >= 0 else counts.read
         for item, answer in answers:
             source = self._sources.get(item)
             if source is not None and source.is_over:
@@ -624,6 +625,7 @@ class _Fetch:
             elif source is not None:
                 answer.high_watermark = source.partition.log.high_watermark  # as of sending (S2.7)
             size = len(answer.records) if answer.records is not None else 0
+            count(None if source is None else source.partition.name.topic, size, answer.error_code)
             if not item.is_news(answer, self._number) and self._is_incremental:
                 continue
             topic_key = item.key[0]
@@ -633,7 +635,6 @@ class _Fetch:
             topic.partitions.append(answer)
             if size:
                 session.had_its_turn(item)
-                self._broker.counts.read(item.topic or "", size)
 
     def _response(self, topics: dict[str | bytes, FetchableTopicResponse]) -> FetchResponse:
         session = self._session

@@ -390,7 +390,9 @@ def _refusal(
 ) -> PartitionProduceResponse:
     if failure.code in PASSING:
         _remember(broker, topic, data, failure.code, call)
-    broker.counts.refused(failure.code)
+    name = topic.name or broker.metadata.name_of(topic.topic_id)
+    is_here = name is not None and TopicPartition(name, data.index) in broker.replicas.partitions
+    broker.counts.refused(name if is_here else None, failure.code)
     return PartitionProduceResponse(
         index=data.index,
         error_code=failure.code,
