@@ -243,6 +243,10 @@ class Groups:
     def describe(self, group_id: str, version: int) -> DescribeGroupsResponseDescribedGroup:
         return described(group_id, self._groups.get(group_id), version)
 
+    @property
+    def count(self) -> int:
+        return len(self._groups)
+
     def ids(self) -> list[str]:
         return list(self._groups)
 
@@ -497,6 +501,7 @@ class Groups:
 
         def settled(turn: Turn, error: int) -> None:
             if not error and group.state is GroupState.EMPTY and group.generation == generation:
+                group.usage.story.ended(group)
                 self._bury(group)
 
         offsets.write_commits(turn, group, going, settled, also=[group_record(group.id, None)])
