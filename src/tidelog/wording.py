@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 MOST_OF_NAME = 100
 """Characters of a name that a log line shows."""
-MOST_LISTED = 5
+MOST_LISTED = 3
 """Members of a list that a log line shows."""
 
 

@@ -91,7 +91,7 @@ class IsrChanges:
         self._send = send
         self._proposals: dict[TopicPartition, _Proposal] = {}
         self._task: asyncio.Task[None] | None = None
-        self._said = Said()
+        self._said, self._refusals_said = Said(), Said()
 
     def propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None:
         """From here on both sets count, until the controller has answered (S3.4)."""
@@ -198,7 +198,7 @@ class IsrChanges:
                 if one is not None:
                     self._settle(one, answer, story)
         if story is not None:
-            story.tell()
+            story.tell(self._refusals_said)
 
     def _settle(self, one: _Proposal, answer: AlterPartitionResponsePartitionData, story: _Story | None) -> None:
         name = one.partition.name
@@ -253,16 +253,17 @@ class _Story:
                     how = ", ".join(_standing(proposal, member) for member in members)
                     texts.append(f"{proposal.partition.name} ISR {ids} (leader epoch {leader.epoch}; {how})")
 
-    def tell(self) -> None:
+    def tell(self, said: Said) -> None:
+        """What is refused or overtaken may be so again and again."""
         shrunk, grown = self._counts
         if shrunk:
             _log.info("%s: %s", _summary("shrank", shrunk), _first(self.shrunk, shrunk))
         if grown:
             _log.info("%s: %s", _summary("expanded", grown), _first(self.grown, grown))
-        if self.overtaken:
+        if self.overtaken and said.is_news("overtaken"):
             count = counted(len(self.overtaken), "partition")
             _log.info("the ISR of %s was changed by the controller first: %s", count, listed(self.overtaken))
-        if self.refused:
+        if self.refused and said.is_news("refused"):
             texts = [f"{name} ISR {why}" for name, why in self.refused]
             _log.info("the controller refuses the ISR of %s: %s", counted(len(texts), "partition"), listed(texts))
         if _log.isEnabledFor(logging.DEBUG):

@@ -38,7 +38,8 @@ SERVED = frozenset(
     tidelog.broker.offsets.max tidelog.broker.pending.members.max tidelog.broker.producer.ids.max
     tidelog.connections.replaceable.idle.ms tidelog.coordination tidelog.coordination.dir
     tidelog.fetch.session.partitions.max tidelog.group.pending.members.max tidelog.metrics.host tidelog.metrics.port
-    tidelog.partition.producer.ids.max tidelog.request.max.elements tidelog.slow.request.ms tidelog.request.read.timeout.ms
+    tidelog.partition.producer.ids.max tidelog.request.max.elements tidelog.request.read.timeout.ms
+    tidelog.slow.request.ms
     transaction.state.log.min.isr transaction.state.log.num.partitions transaction.state.log.replication.factor
     transaction.state.log.segment.bytes unclean.leader.election.enable zookeeper.connect
     zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms
