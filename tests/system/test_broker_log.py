@@ -88,7 +88,8 @@ STORY = [
     r"broker 2 left the cluster, broker epoch \d+, ",
     r"log directory \S+/broker-2: \d+ logs opened in \d\.\d s, the last stop was clean",
     r"broker 2 joined the cluster, broker epoch \d+",
-    r"the ISR of \d+ partitions? expanded: \S+ ISR \S+ -> \S+,2 \(leader epoch \d+; broker 2 has caught up at offset \d+\)",
+    r"the ISR of \d+ partitions? expanded: \S+ ISR \S+ -> \S+,2 "
+    r"\(leader epoch \d+; broker 2 has caught up at offset \d+\)",
     r"client tidelog at 127.0.0.1 asked for an election of preferred leaders of all partitions",
     r"\d+ partitions have a new leader, the preferred leader that was asked for: \S+ broker \d -> 2 ",
     r"client tidelog at 127.0.0.1 asked to reassign 1 partition: orders-0",
@@ -190,25 +191,24 @@ def test_up_shows_warnings_with_the_number_of_the_broker_and_why_one_ends(tmp_pa
     )
     try:
         assert done.returncode == 0, done.stderr
-        # The last directory of broker 2 goes away: it has to end, and says why.
+        # The only log directory of broker 2 goes away, and a new log cannot be made there.
         processes = json.loads((tmp_path / "up.json").read_text())["brokers"]
         (pid,) = [one["process"] for one in processes if one["broker"] == 2]
         shutil.rmtree(tmp_path / "broker-2")
         (tmp_path / "broker-2").write_text("")
-        os.kill(pid, signal.SIGTERM)
+        at = ("--bootstrap", json.loads((tmp_path / "up.json").read_text())["brokers"][0]["address"])
+        made = ("topics", "create", "orders", "--partitions", "2", "--replication-factor", "2", *at)
+        subprocess.run([*TIDELOG, *made], capture_output=True, timeout=DEADLINE_S, check=False)
         until(lambda: gone(pid))
-        until(
-            lambda: (
-                "broker 2 ended with status" in (tmp_path / "up.log").read_text()
-                or "was stopped" in (tmp_path / "up.log").read_text()
-            )
-        )
+        until(lambda: "broker 2 ended with status 1: " in (tmp_path / "up.log").read_text())
     finally:
         subprocess.run(
             [*TIDELOG, "down", "--data", str(tmp_path)], capture_output=True, timeout=DEADLINE_S, check=False
         )
     said = (tmp_path / "up.log").read_text()
-    assert "broker 2: error: " in said, said
+    assert "broker 2: error: log directory" in said
+    assert "broker 2: critical: broker 2 stops: the last log directory is offline" in said
+    assert "broker 2 ended with status 1: broker 2 stops: the last log directory is offline" in said
 
 
 def test_slow_requests_are_named(tmp_path: Path) -> None:

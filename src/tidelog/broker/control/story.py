@@ -112,8 +112,8 @@ def tell_unclean(elections: Sequence[UncleanElection]) -> None:
     empty = [election for election in elections if _is_empty(election)]
     for election in empty[:_MOST_TOLD]:
         _log.error(
-            "all records of %s may be lost: broker %d leads it with an empty log, the last ISR was %s. If their "
-            "old disk or a backup can be read, stop the broker and put the log back",
+            "all records of %s may be lost: broker %d leads it with an empty log, the last ISR was %s. If an old "
+            "disk of theirs or a backup can be read, stop the broker and put the log back",
             election.partition,
             election.leader,
             list(election.last_isr),
