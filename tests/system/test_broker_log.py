@@ -279,3 +279,34 @@ def test_a_log_that_cannot_be_written_keeps_nobody_from_anything(tmp_path: Path)
         process.terminate()
         status = process.wait(DEADLINE_S)
     assert status == 0
+
+
+@pytest.mark.long
+def test_two_thousand_partitions_that_change_leader_have_few_lines(tmp_path: Path) -> None:
+    up = Up(tmp_path, "--metrics-port", "-1", brokers=3)
+    try:
+        up.wait_ready()
+        # Broker 2 leads them all, and the others follow.
+        assignments = [[2, 3, 1], [2, 1, 3]] * 1_000
+        admin = AdminClient({"bootstrap.servers": up.bootstrap})
+        (future,) = admin.create_topics(
+            [NewTopic("many", len(assignments), replica_assignment=assignments)],
+            operation_timeout=30.0,
+            request_timeout=40.0,
+        ).values()
+        future.result(DEADLINE_S)
+        until(lambda: is_whole(up))
+        before = {broker: len(log_of(up, broker)) for broker in BROKERS}
+        (pid,) = [
+            pid for pid in up.broker_pids() if b"broker-2.properties" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: "2,000 partitions have a new leader, " in everything(up))
+        until(lambda: not json.loads(up.run("cluster", "describe", "--json"))["offline"])
+        with by_hand(up, 2):
+            until(lambda: is_whole(up))
+            down(up)
+        assert max(len(log_of(up, broker)) - before[broker] for broker in BROKERS) < 120
+    finally:
+        if up.process.poll() is None:
+            up.stop()
