@@ -310,3 +310,26 @@ def test_two_thousand_partitions_that_change_leader_have_few_lines(tmp_path: Pat
     finally:
         if up.process.poll() is None:
             up.stop()
+
+
+def test_one_logger_is_raised_to_debug_while_the_broker_runs(tmp_path: Path) -> None:
+    logger = "tidelog.broker.group.story"
+    with broker_process(tmp_path, group_initial_rebalance_delay_ms="0", offsets_topic_replication_factor="1") as broker:
+
+        def tidelog(*command: str) -> subprocess.CompletedProcess[str]:
+            at = ("--bootstrap", f"127.0.0.1:{broker.port}")
+            return subprocess.run(
+                [*TIDELOG, *command, *at], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            )
+
+        alter = tidelog("configs", "alter", f"{logger}=DEBUG", "--broker-logger", "1")
+        assert alter.stdout == f"changed {logger} of the loggers of broker 1\n", alter.stderr
+        assert "DEBUG" in tidelog("configs", "describe", logger, "--broker-logger", "1").stdout
+        assert broker.lines("changed settings of the loggers of broker 1", f"{logger}=DEBUG")
+        assert tidelog("topics", "create", "orders").returncode == 0
+        assert tidelog("consume", "orders", "--group", "billing").returncode == 0
+        until(lambda: bool(broker.lines(" DEBUG ", "group billing, generation 0: member ")))
+        unknown = tidelog("configs", "alter", "tidelog.broker.group.storm=DEBUG", "--broker-logger", "1")
+        assert unknown.returncode == 1
+        assert f"Did you mean '{logger}'?" in unknown.stderr
+        assert tidelog("configs", "delete", logger, "--broker-logger", "1").returncode == 0

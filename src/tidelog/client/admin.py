@@ -59,6 +59,7 @@ HIGH_WATERMARK = -1
 class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
 
 
 class ConfigSource(IntEnum):
@@ -84,9 +85,11 @@ class Resource(NamedTuple):
     @property
     def broker(self) -> BrokerId | None:
         """Who must be asked: a broker alone knows its own configuration."""
-        return int(self.name) if self.type is ResourceType.BROKER and self.name else None
+        return int(self.name) if self.type is not ResourceType.TOPIC and self.name else None
 
     def __str__(self) -> str:
+        if self.type is ResourceType.BROKER_LOGGER:
+            return f"the loggers of broker {self.name}"
         kind = self.type.name.lower()
         return f"{kind} {self.name}" if self.name else f"all {kind}s"
 
