@@ -478,10 +478,10 @@ class Replicas:
         made, self._strays_made = self._strays_made, []
         if made:
             _log.warning(
-                "%s not named by the controller and %s now: %s. What is in them is kept and comes back when they are "
-                "named again; to delete them, see `tidelog log strays`",
-                "1 replica is" if len(made) == 1 else f"{len(made):,} replicas are",
-                "a stray" if len(made) == 1 else "strays",
+                "%s that the controller does not name %s now: %s. What they hold is kept and comes back when they are "
+                "named again; to delete it, see `tidelog log strays`",
+                counted(len(made), "replica"),
+                "is a stray" if len(made) == 1 else "are strays",
                 listed(made, lambda stray: f"{stray.partition} ({stray.size_bytes} bytes in {stray.path})"),
             )
 
