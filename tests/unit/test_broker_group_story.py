@@ -82,6 +82,15 @@ def test_offsets_that_expire_are_summed_up(coordinator: Coordinator, caplog: pyt
     assert len(caplog.messages) == 1, "there is nothing more to tell"
 
 
+def test_nothing_is_kept_of_a_group_that_another_broker_coordinates(coordinator: Coordinator) -> None:
+    story = coordinator.groups.usage.story
+    assert isinstance(story, GroupStory)
+    coordinator.join(version=3)
+    assert story._under_way
+    coordinator.fail_over()
+    assert not story._under_way
+
+
 def test_each_member_has_a_line_at_debug(coordinator: Coordinator, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "tidelog.broker.group.story")
     joined(coordinator, 20)

@@ -471,6 +471,7 @@ class Groups:
     def discard(self) -> None:
         """They are kept here no more, and nothing of them counts."""
         for group in self._groups.values():
+            group.usage.story.moved(group)
             group.release()
         self._groups.clear()
         self._timers = Timers()

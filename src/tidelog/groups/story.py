@@ -30,5 +30,8 @@ class Story:
     def offsets_forgotten(self, group: Group, count: int) -> None:
         """So many committed offsets expired."""
 
+    def moved(self, group: Group) -> None:
+        """Another broker coordinates it."""
+
     def ended(self, group: Group) -> None:
         """It is kept no more."""

@@ -113,6 +113,9 @@ class GroupStory(Story):
             self._forgotten_offsets += count
             self._forgetting_groups += 1
 
+    def moved(self, group: Group) -> None:
+        self._under_way.pop(group.id, None)
+
     def ended(self, group: Group) -> None:
         self._under_way.pop(group.id, None)
         self._ended_groups += 1
