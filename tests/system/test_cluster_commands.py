@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.coordinationkit import zookeeper_server
-from tests.system.test_up import Up, until
+from tests.system.test_up import TIDELOG, Up, until
 
 VICTIM = 2
 
@@ -160,3 +161,26 @@ def test_up_with_zookeeper(tmp_path: Path):
         assert not (up.data / "coordination").exists()
     finally:
         assert up.stop() == 0, up.output
+
+
+def test_a_broker_that_does_not_answer_gets_no_replicas(tmp_path: Path):
+    """As on a machine that has just died: its session goes on for a while, and so long the cluster lists it."""
+    pid = 0
+    up = Up(tmp_path, "--metrics-port", "-1", "--set", "zookeeper.session.timeout.ms=60000", brokers=3)
+    try:
+        up.wait_ready()
+        up.run("topics", "create", "orders", "--partitions", "3", "--replication-factor", "2")
+        until(lambda: in_sync(up))
+        name = b"broker-3.properties"
+        (pid,) = [pid for pid in up.broker_pids() if name in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(pid, signal.SIGSTOP)
+        command = [*TIDELOG, "reassign", "--replication-factor", "2", "--topic", "orders", "--json"]
+        done = subprocess.run([*command, "--bootstrap", up.bootstrap], capture_output=True, text=True, check=True)
+        plan = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(plan) == 2, "two of the three partitions had a replica there"
+        assert all(sorted(row["target"]) == [1, 2] for row in plan)
+        assert "broker 3 counts as dead: " in done.stderr
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGCONT)
+        up.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -315,3 +316,49 @@ def test_a_request_of_as_many_changes_as_are_sent_is_taken_however_few_elements_
         assert len(answer.topics[0].partitions) == isr_changes.MOST_AT_ONCE
 
     run(story, tidelog_request_max_elements="1000")
+
+
+def test_the_log_says_how_far_behind_who_leaves_the_isr_is_and_for_how_long(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tidelog.broker.isr_changes")
+
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        changes = IsrChanges(1, lambda: 5, Controller(_granted([1, FOLLOWER]), _granted([1])), Metrics())
+        changes.propose(partition, (1, FOLLOWER))
+        await eventually(lambda: partition.isr == (1, FOLLOWER))
+        assert partition.leader is not None
+        now_ms = partition.log.clock.monotonic_ns() // 1_000_000
+        partition.leader.follower_fetched(FollowerFetch(FOLLOWER, 0, 0, 7), now_ms)
+        partition.leader.appended(12, now_ms)
+        await asyncio.sleep(11)
+        changes.propose(partition, (1,))
+        await eventually(lambda: partition.isr == (1,))
+        await changes.stop()
+
+    run(story)
+    expanded, shrank = caplog.messages
+    assert expanded == (
+        "the ISR of 1 partition expanded: t-0 ISR 1 -> 1,2 (leader epoch 1; broker 2 has caught up at offset 0)"
+    )
+    assert shrank == (
+        "the ISR of 1 partition shrank: t-0 ISR 1,2 -> 1 "
+        "(leader epoch 1; broker 2 is 12 records behind at offset 0 and has not caught up for 11.0 s)"
+    )
+
+
+def test_a_refusal_that_comes_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tidelog.broker.isr_changes")
+
+    async def story(kit: Kit) -> None:
+        partition = await _led(kit, 7)
+        controller = Controller(_granted([], error_code=ErrorCode.INELIGIBLE_REPLICA))
+        changes = IsrChanges(1, lambda: 5, controller, Metrics())
+        for count in range(1, 6):
+            changes.propose(partition, (1, FOLLOWER))
+            await eventually(
+                lambda count=count: len(controller.asked) == count and partition.leader.pending_isr is None
+            )
+        await changes.stop()
+
+    run(story)
+    assert caplog.messages == ["the controller refuses the ISR of 1 partition: t-0 ISR [1, 2]: INELIGIBLE_REPLICA"]

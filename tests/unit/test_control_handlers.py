@@ -45,7 +45,7 @@ class Caller:
         )
 
     async def __call__(self, handler: Any, request: Message, version: int) -> Any:
-        call: Any = SimpleNamespace(version=version)
+        call: Any = SimpleNamespace(version=version, sender="client test at 127.0.0.1")
         response = handler(self.broker, decode(type(request), encode(request, version), version), call)
         if not isinstance(response, Message):
             response = await response

@@ -119,7 +119,12 @@ class Broker:
         self.lookups = Lookups(self.metrics)
         self.auto_creation = AutoCreation(self)
         self._dispatcher = Dispatcher(
-            SERVED, self.clock, self.metrics, config["tidelog.request.max.elements"], CONTROL_KEYS
+            SERVED,
+            self.clock,
+            self.metrics,
+            config["tidelog.request.max.elements"],
+            CONTROL_KEYS,
+            config["tidelog.slow.request.ms"],
         )
         self.lane = self._dispatcher.lane
         self.waiting = self._dispatcher.waiting
@@ -177,6 +182,8 @@ class Broker:
         self._rejoining: asyncio.Task[None] | None = None
         self._isr_check: asyncio.Task[None] | None = None
         self._is_joining = True
+        self._first_registration = True
+        """This process has not tried to register yet."""
         self._is_stopping = False
         self._election_rules = _election_defaults(config)
         self._applying: Iterator[None] | None = None
@@ -284,7 +291,7 @@ class Broker:
             try:
                 if self.session.state is SessionState.LOST:
                     self._end_life()
-                    await self.controller.stop()
+                    await self.controller.stop("the session was lost")
                     await self._membership.connect()
                     is_bound = False
                 session = self.session
@@ -310,6 +317,16 @@ class Broker:
         unless they were put back from a copy. And only then does the broker serve: a life that the store does not know
         of ended before it had a part in anything, and has missed nothing."""
         noted, is_last = await last_epoch(session, self.id)
+        if self.storage.were_unused and self._first_registration and noted is not None and noted > NO_EPOCH:
+            _log.error(
+                "broker %d starts with empty log directories (%s), but it was registered before, with broker epoch %d: "
+                "records of which no other broker has a copy may be lost. The others are copied from their leaders. If "
+                "the old disk or a backup can be read, stop the broker and put the logs back",
+                self.id,
+                ", ".join(self.static_config.log_dirs),
+                noted,
+            )
+        self._first_registration = False
         self.storage.compare(noted)
         former = self._membership.is_former
         registration = self._registration()
@@ -333,6 +350,7 @@ class Broker:
             auto_leader_rebalance_enable=self.static_config["auto.leader.rebalance.enable"],
             leader_imbalance_check_interval_s=self.static_config["leader.imbalance.check.interval.seconds"],
             leader_imbalance_per_broker_percentage=self.static_config["leader.imbalance.per.broker.percentage"],
+            is_stopping=lambda: self._is_stopping,
         )
         return ControllerShell(self.id, self.clock, settings)
 
@@ -370,6 +388,7 @@ class Broker:
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
         self.server.reconfigure(_limits(config, self._capacity))
+        self._dispatcher.slow_requests.slow_ns = config["tidelog.slow.request.ms"] * 1_000_000
         self.storage.reconfigure(config)
         rules = _election_defaults(config)
         if rules != self._election_rules:
@@ -443,7 +462,9 @@ class Broker:
         config = self.static_config
         if not config["controlled.shutdown.enable"] or self.epoch == NO_EPOCH or self.failed.done():
             return
-        for _ in range(config["controlled.shutdown.max.retries"]):
+        begun_ns = self.clock.monotonic_ns()
+        tries: int = config["controlled.shutdown.max.retries"]
+        for _ in range(tries):
             try:
                 response = await self.neighbours.ask_controller(
                     ControlledShutdownRequest(broker_id=self.id, broker_epoch=self.epoch), CONTROLLED_SHUTDOWN_VERSION
@@ -452,8 +473,16 @@ class Broker:
                 _log.info("the controller cannot be asked to take over: %s", failure)
             else:
                 if response.error_code == ErrorCode.NONE and not self._others_can_lead(response):
+                    took_s, left = (self.clock.monotonic_ns() - begun_ns) / 1e9, len(response.remaining_partitions)
+                    _log.info(
+                        "controlled shutdown of broker %d: its partitions were handed over in %.1f s%s",
+                        self.id,
+                        took_s,
+                        f", but for {left} that no other living broker can lead" if left else "",
+                    )
                     return
             await asyncio.sleep(config["controlled.shutdown.retry.backoff.ms"] / 1000)
+        _log.info("controlled shutdown of broker %d: given up after %d tries, it stops all the same", self.id, tries)
 
     def _others_can_lead(self, response: ControlledShutdownResponse) -> bool:
         """Whether it is worth waiting: for some partition another living replica may still come into the ISR."""

@@ -18,7 +18,8 @@ from tidelog.broker.large_requests import LargeRequests, Place, weight
 from tidelog.broker.long_waits import GiveUp
 from tidelog.broker.pacing import Pace, SlowLane
 from tidelog.broker.request_stages import RequestStages, RequestTimes
-from tidelog.config.tidelog_settings import MAX_ELEMENTS
+from tidelog.broker.slow_requests import SlowRequests
+from tidelog.config.tidelog_settings import MAX_ELEMENTS, SLOW_REQUEST_MS
 from tidelog.errors import ErrorCode, TidelogError, TooManyElementsError, UnsupportedVersionError, WireError
 from tidelog.metrics import Metrics
 from tidelog.net.channel import Call
@@ -38,6 +39,7 @@ from tidelog.wire.frames import (
     encode_response,
 )
 from tidelog.wire.versions import Versions
+from tidelog.wording import MOST_OF_NAME
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -143,8 +145,10 @@ class Dispatcher:
         metrics: Metrics,
         max_elements: int = MAX_ELEMENTS,
         control_keys: frozenset[int] = frozenset(),
+        slow_ms: int = SLOW_REQUEST_MS,
     ) -> None:
         self._served = served
+        self.slow_requests = SlowRequests(slow_ms)
         self._limits = {key: _limit_of(api, max_elements) for key, api in served.items()}
         """Elements that a request may have."""
         self._clock = clock
@@ -248,7 +252,9 @@ class Dispatcher:
                 self._answer(call, result)
             elif isinstance(result, Later):
                 self._parked[call] = None
-                call.client_id = None  # it may be long, and only waiting is left
+                is_slow = call.handled_ns - call.arrived_ns > self.slow_requests.slow_ns
+                # It may be long, and only waiting is left. The log may still want to name a slow one.
+                call.client_id = call.client_id[:MOST_OF_NAME] if is_slow and call.client_id else None
                 call.let_go()
                 result.sent_by(lambda make: self._answer_parked(call, make))
             else:
@@ -302,10 +308,12 @@ class Dispatcher:
         place = self._places.get(call)
         if place is not None:
             place.rest(give_up)
+        begun_ns = self._clock.monotonic_ns()
         try:
             yield
         finally:
             call.when_gone = None
+            call.waited_ns += self._clock.monotonic_ns() - begun_ns
 
     def _place_of(self, call: Call) -> LargeRequests:
         if call.api_key in self._control_keys:
@@ -508,7 +516,10 @@ class Dispatcher:
         if stages is None:
             name = API[call.api_key].name
             stages = self._stages[kind] = self._times.of(name, call.version, is_follower=is_follower)
-        stages.note((call.arrived_ns, call.taken_ns, call.handled_ns, call.answered_ns, self._clock.monotonic_ns()))
+        sent_ns = self._clock.monotonic_ns()
+        stages.note((call.arrived_ns, call.taken_ns, call.handled_ns, call.answered_ns, sent_ns))
+        if call.handled_ns - call.arrived_ns > self.slow_requests.slow_ns:
+            self.slow_requests.tell(call, sent_ns)
 
     async def close(self) -> None:
         waiting = dict(self._later)

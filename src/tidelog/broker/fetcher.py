@@ -104,6 +104,7 @@ class Fetcher:
         self._connection: Connection | None = None
         self._version = _VERSIONS.last
         self._repairs = Repairs(own, lambda: connect(leader), settings.timeout_ms)
+        self._rests_said = Said()
         self._resting: dict[int, list[Copying]] = {}
         """By the turn in which they go on."""
         self._under_way: deque[tuple[int, asyncio.Future[FetchResponse]]] = deque()
@@ -401,7 +402,8 @@ class Fetcher:
         if resting is None:
             resting = self._resting[turn] = []
             loop.call_at(turn * _TURN_S, self._end_rest, turn)
-            level = logging.DEBUG if one.failures < _WORTH_TELLING else logging.INFO
+            is_told = one.failures >= _WORTH_TELLING and self._rests_said.is_news(why)
+            level = logging.INFO if is_told else logging.DEBUG
             message = "%s, and maybe others, is not fetched from broker %d for a while: %s"
             _log.log(level, message, one.partition.name, self.leader, why)
         resting.append(one)

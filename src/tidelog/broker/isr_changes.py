@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from tidelog.wire.messages.controller import (
     AlterPartitionResponsePartitionData,
     BrokerState,
 )
+from tidelog.wording import MOST_LISTED, counted, listed
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class IsrChanges:
         self._send = send
         self._proposals: dict[TopicPartition, _Proposal] = {}
         self._task: asyncio.Task[None] | None = None
-        self._said = Said()
+        self._said, self._refusals_said = Said(), Said()
 
     def propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None:
         """From here on both sets count, until the controller has answered (S3.4)."""
@@ -194,15 +195,18 @@ class IsrChanges:
         return self._broker_epoch() if remote is None else remote.broker_epoch
 
     def _take(self, asked: Mapping[TopicPartition, _Proposal], response: AlterPartitionResponse) -> None:
+        story = _Story() if _log.isEnabledFor(logging.INFO) else None
         by_id = {one.partition.topic_id: one.partition.name.topic for one in asked.values()}
         for topic in response.topics:
             name = topic.topic_name or by_id.get(topic.topic_id, "")
             for answer in topic.partitions:
                 one = asked.get(TopicPartition(name, answer.partition_index))
                 if one is not None:
-                    self._settle(one, answer)
+                    self._settle(one, answer, story)
+        if story is not None:
+            story.tell(self._refusals_said)
 
-    def _settle(self, one: _Proposal, answer: AlterPartitionResponsePartitionData) -> None:
+    def _settle(self, one: _Proposal, answer: AlterPartitionResponsePartitionData, story: _Story | None) -> None:
         name = one.partition.name
         if self._proposals.get(name) is one:
             del self._proposals[name]
@@ -212,6 +216,8 @@ class IsrChanges:
         if code is ErrorCode.NONE:
             if answer.partition_epoch > one.partition.partition_epoch:
                 (self._expands if len(answer.isr) > len(one.leader.isr) else self._shrinks).add()
+                if story is not None:
+                    story.changed(one, answer.isr)
                 one.partition.partition_epoch = answer.partition_epoch
                 one.partition.isr_changed(answer.isr, elr=elr_of(answer))
             else:
@@ -221,8 +227,80 @@ class IsrChanges:
         elif code in _OVERTAKEN:
             # The node moved on without us: what it holds now comes with a LeaderAndIsr, and both sets count until then.
             # What was asked for may have been granted before that, by an answer that was lost.
-            _log.info("the ISR of %s was changed by the controller first", name)
+            if story is not None:
+                story.overtaken.append(name)
         else:
             self._failed.add()
-            _log.info("the controller refuses ISR %s of %s: %s", list(one.isr), name, code.name)
+            if story is not None:
+                story.refused.append((name, f"{list(one.isr)}: {code.name}"))
             one.leader.isr_refused()
+
+
+class _Story:
+    """What one answer of the controller changed, for the log: the first few of each kind, and how many there are."""
+
+    def __init__(self) -> None:
+        self.shrunk: list[str] = []
+        self.grown: list[str] = []
+        self.overtaken: list[TopicPartition] = []
+        self.refused: list[tuple[TopicPartition, str]] = []
+        self._counts = [0, 0]
+
+    def changed(self, proposal: _Proposal, isr: Sequence[BrokerId]) -> None:
+        """Called before the leader takes the new ISR over."""
+        leader = proposal.leader
+        left = [member for member in leader.isr if member not in isr]
+        came = [member for member in isr if member not in leader.isr]
+        for place, members, texts in ((0, left, self.shrunk), (1, came, self.grown)):
+            if members:
+                self._counts[place] += 1
+                if len(texts) < MOST_LISTED or _log.isEnabledFor(logging.DEBUG):
+                    ids = f"{_ids(leader.isr)} -> {_ids(isr)}"
+                    how = ", ".join(_standing(proposal, member) for member in members)
+                    texts.append(f"{proposal.partition.name} ISR {ids} (leader epoch {leader.epoch}; {how})")
+
+    def tell(self, said: Said) -> None:
+        """What is refused or overtaken may be so again and again."""
+        shrunk, grown = self._counts
+        if shrunk:
+            _log.info("%s: %s", _summary("shrank", shrunk), _first(self.shrunk, shrunk))
+        if grown:
+            _log.info("%s: %s", _summary("expanded", grown), _first(self.grown, grown))
+        if self.overtaken and said.is_news("overtaken"):
+            count = counted(len(self.overtaken), "partition")
+            _log.info("the ISR of %s was changed by the controller first: %s", count, listed(self.overtaken))
+        if self.refused and said.is_news("refused"):
+            texts = [f"{name} ISR {why}" for name, why in self.refused]
+            _log.info("the controller refuses the ISR of %s: %s", counted(len(texts), "partition"), listed(texts))
+        if _log.isEnabledFor(logging.DEBUG):
+            for text in (*self.shrunk, *self.grown):
+                _log.debug("changed: %s", text)
+
+
+def _summary(verb: str, count: int) -> str:
+    return f"the ISR of {counted(count, 'partition')} {verb}"
+
+
+def _first(texts: Sequence[str], count: int) -> str:
+    first = ", ".join(texts[:MOST_LISTED])
+    return first if count <= MOST_LISTED else f"{first} and {count - MOST_LISTED:,} more"
+
+
+def _standing(proposal: _Proposal, member: BrokerId) -> str:
+    """How far a follower is behind its leader, and for how long."""
+    leader = proposal.leader
+    remote = leader.remotes.get(member)
+    if remote is None:
+        return f"broker {member} is no replica any more"
+    if remote.log_end_offset < 0:
+        return f"broker {member} has not fetched in this leader epoch"
+    behind = leader.log_end_offset - remote.log_end_offset
+    if behind <= 0:
+        return f"broker {member} has caught up at offset {remote.log_end_offset}"
+    since_s = (proposal.partition.log.clock.monotonic_ns() // 1_000_000 - remote.caught_up_ms) / 1000
+    for_long = f" and has not caught up for {since_s:.1f} s" if remote.caught_up_ms > 0 else ""
+    return f"broker {member} is {counted(behind, 'record')} behind at offset {remote.log_end_offset}{for_long}"
+
+
+def _ids(ids: Sequence[BrokerId]) -> str:
+    return ",".join(map(str, ids))

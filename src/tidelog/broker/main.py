@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
 import signal
 from collections.abc import Callable
 
 import uvloop
 
+from tidelog import __version__
 from tidelog.broker.broker import Broker
 from tidelog.config.broker import BrokerConfig
 from tidelog.coordination.port import Coordination
@@ -27,10 +29,34 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] = lambda broker
     """The exit status: 0 after a clean stop, 1 if the broker could not start or had to give up."""
     raise_open_file_limit()
     memory.keep_freed()
+    _tell_start(config)
     for warning in config.warnings:
         _log.warning("%s", warning)
     warn_of_exposure(config)
     return uvloop.run(_run(config, on_ready))
+
+
+def _tell_start(config: BrokerConfig) -> None:
+    _log.info(
+        "tidelog %s starts as broker %d: process %d, Python %s, listeners %s, advertised as %s, log directories %s, "
+        "the cluster agrees in %s",
+        __version__,
+        config.broker_id,
+        os.getpid(),
+        platform.python_version(),
+        ", ".join(map(str, config.listeners)),
+        ", ".join(map(str, config.advertised_listeners)),
+        ", ".join(config.log_dirs),
+        _where_it_agrees(config),
+    )
+
+
+def _where_it_agrees(config: BrokerConfig) -> str:
+    """The store, without what its address may have of passwords: ZooKeeper's has none."""
+    kind = config["tidelog.coordination"]
+    if kind == "embedded":
+        return f"the directory {config.coordination_dir}"
+    return f"ZooKeeper {config['zookeeper.connect']}" if kind == "zookeeper" else "its own memory"
 
 
 def warn_of_exposure(config: BrokerConfig) -> None:
@@ -52,7 +78,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
     ports = RealPorts(num_io_threads=config["num.io.threads"])
     broker = Broker(config, ports, open_coordination(config, ports.clock))
     add_process_metrics(broker.metrics)
-    starting = asyncio.ensure_future(_start(broker, on_ready))
+    starting = asyncio.ensure_future(_start(broker, on_ready, ports.clock.monotonic_ns()))
     collecting = asyncio.ensure_future(garbage.collect_now_and_then())
     try:
         await _first_of(starting, told_to_stop, broker.failed)
@@ -61,7 +87,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
         if broker.failed.done():
             return 1
         if told_to_stop.done():
-            _log.info("stopping (%s)", told_to_stop.result())
+            _log.info("broker %d stops: it got %s", broker.id, told_to_stop.result())
         return 0 if told_to_stop.done() else 1
     finally:
         collecting.cancel()
@@ -73,19 +99,27 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
         ports.close()
 
 
-async def _start(broker: Broker, on_ready: Callable[[Broker], None]) -> None:
+async def _start(broker: Broker, on_ready: Callable[[Broker], None], started_ns: int) -> None:
     await broker.start()
     garbage.settle()
-    addresses = ", ".join(f"{name} port {port}" for name, port in broker.ports_bound.items())
-    _log.info("broker %d is ready: %s", broker.id, addresses)
+    _log.info(
+        "broker %d of cluster %s is ready after %.1f s: %s",
+        broker.id,
+        broker.cluster_id,
+        (broker.clock.monotonic_ns() - started_ns) / 1e9,
+        ", ".join(f"{name} port {port}" for name, port in broker.ports_bound.items()),
+    )
     on_ready(broker)
 
 
 async def _stop_broker(broker: Broker) -> None:
+    begun_ns = broker.clock.monotonic_ns()
     try:
         await broker.stop()
     except TidelogError as failure:
-        _log.error("the stop was not clean: %s", failure)
+        _log.error("the stop of broker %d was not clean: %s", broker.id, failure)
+    else:
+        _log.info("broker %d has stopped, after %.1f s", broker.id, (broker.clock.monotonic_ns() - begun_ns) / 1e9)
 
 
 def _report(failure: BaseException) -> None:

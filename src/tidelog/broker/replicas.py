@@ -18,7 +18,7 @@ from tidelog.broker.storage import Storage
 from tidelog.broker.waiting import AnswerTime
 from tidelog.broker.write_rules import WriteRules
 from tidelog.controller.elr_tags import elr_of
-from tidelog.controller.image import EPOCH_DURING_DELETE
+from tidelog.controller.image import EPOCH_DURING_DELETE, INITIAL_LEADER_EPOCH
 from tidelog.controller.stop_tags import UNREADABLE_ID
 from tidelog.controller.topics import is_valid_name
 from tidelog.errors import ErrorCode, StorageError, TidelogError
@@ -33,6 +33,7 @@ from tidelog.replication.leader import Leader
 from tidelog.types import BrokerId, Epoch, TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import LeaderAndIsrPartitionState, LeaderAndIsrTopicState
+from tidelog.wording import counted, listed
 
 _log = logging.getLogger(__name__)
 
@@ -96,8 +97,15 @@ class Replicas:
         self.producer_room: ProducerRoom | None = None
         """The bounds for new producers in all logs that are opened from now on."""
         self._lives = 0
+        self._strays_made: list[Stray] = []
+        """Not told yet."""
         self._unreadable: dict[str, str] = {}
         """Topics that cannot be served since their settings could not be read, and why."""
+        self._begun_empty: set[TopicPartition] = set()
+        """Logs that were made here for partitions that are not new, and that have followed no leader yet."""
+        self._failures: list[tuple[TopicPartition, TidelogError]] = []
+        self._led_empty: list[TopicPartition] = []
+        """Of the request that is being served, for the log."""
         self._opening: Counter[str] = Counter()
         """How many logs are just being made in each directory."""
 
@@ -160,7 +168,28 @@ class Replicas:
             new = [role for role in wanted if role[0] not in codes]
             unreadable = await self._read_settings(name.topic for name, _, _ in new)
             codes |= {name: ErrorCode.LEADER_NOT_AVAILABLE for name, _, _ in new if name.topic in unreadable}
-            return codes | await self._apply_all([role for role in new if role[0] not in codes], life, names_all)
+            try:
+                return codes | await self._apply_all([role for role in new if role[0] not in codes], life, names_all)
+            finally:
+                self._tell()
+
+    def _tell(self) -> None:
+        """What one request of the controller has led to, in a few lines however many partitions it names."""
+        self._tell_of_strays()
+        failures, self._failures = self._failures, []
+        led_empty, self._led_empty = self._led_empty, []
+        if failures:
+            texts = listed(failures, lambda failed: f"{failed[0]}: {failed[1]}")
+            _log.warning("%s cannot be taken over: %s", counted(len(failures), "partition"), texts)
+        if led_empty:
+            _log.error(
+                "all records of %s may be lost: broker %d leads with an empty log what was led before, since the logs "
+                "were not in its log directories. If the old disk or a backup can be read, stop the broker and put "
+                "the logs back: %s",
+                counted(len(led_empty), "partition"),
+                self._broker_id,
+                listed(led_empty, most=20),
+            )
 
     async def _apply_all(self, roles: Sequence[_Role], life: int, names_all: bool) -> dict[TopicPartition, ErrorCode]:
         """Begun some at a time: the loop is given back in between. None waits for the device of another."""
@@ -225,7 +254,7 @@ class Replicas:
                 raise RequestError(ErrorCode.STALE_CONTROLLER_EPOCH)
             await self._take_role(partition, state, life)
         except TidelogError as failure:
-            _log.warning("cannot take %s over: %s", name, failure)
+            self._failures.append((name, failure))
             return failure.code
         return ErrorCode.NONE
 
@@ -257,6 +286,10 @@ class Replicas:
         if life != self._lives:
             raise RequestError(ErrorCode.STALE_BROKER_EPOCH)
         partition.leader_epoch = state.leader_epoch
+        if partition.name in self._begun_empty:
+            self._begun_empty.discard(partition.name)
+            if log.log_end_offset == 0 and state.leader_epoch > INITIAL_LEADER_EPOCH:
+                self._led_empty.append(partition.name)
         partition.lead(
             Leader(
                 self._broker_id,
@@ -280,6 +313,8 @@ class Replicas:
             partition.leader_epoch = state.leader_epoch
             partition.follow()
             await self._fetchers.release(partition)
+            if state.leader >= 0:
+                self._begun_empty.discard(partition.name)
             if state.leader >= 0 and partition.leader_epoch == state.leader_epoch:
                 self._fetchers.follow(partition, state.leader, state.leader_epoch)
 
@@ -296,6 +331,7 @@ class Replicas:
         strays = {directory: stray for directory in online if (stray := directory.stray_of(name, topic_id)) is not None}
         if not holding and not strays and not is_new:
             self._check_nameless_strays(name)
+            self._begun_empty.add(name)
         if holding:
             directory = holding[0]  # the start has left no other one (Storage.open)
         elif strays:
@@ -432,6 +468,18 @@ class Replicas:
                 _log.error("%s cannot be set aside as a stray: %s", name, result)
             elif isinstance(result, BaseException):
                 raise result
+        self._tell_of_strays()
+
+    def _tell_of_strays(self) -> None:
+        made, self._strays_made = self._strays_made, []
+        if made:
+            _log.warning(
+                "%s that the controller does not name %s now: %s. What they hold is kept and comes back when they are "
+                "named again; to delete it, see `tidelog log strays`",
+                counted(len(made), "replica"),
+                "is a stray" if len(made) == 1 else "are strays",
+                listed(made, lambda stray: f"{stray.partition} ({stray.size_bytes} bytes in {stray.path})"),
+            )
 
     async def _set_aside(self, name: TopicPartition) -> None:
         partition = self.partitions.pop(name, None)
@@ -439,14 +487,7 @@ class Replicas:
             await self._stop_serving(partition)
         for directory in self._storage.directories:
             if name in directory.logs and directory.offline is None:
-                stray = await directory.set_aside(name)
-                _log.warning(
-                    "%s is a stray: the controller does not name it. Its %d bytes are kept in %s and come back when it "
-                    "is named again; to delete them, see `tidelog log strays`",
-                    name,
-                    stray.size_bytes,
-                    stray.path,
-                )
+                self._strays_made.append(await directory.set_aside(name))
 
     async def check_isrs(self, pace: Pace) -> None:
         """Every half of replica.lag.time.max.ms (S3.1)."""

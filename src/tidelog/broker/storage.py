@@ -19,6 +19,7 @@ from tidelog.log.meta import MetaProperties, read_meta_properties, write_meta_pr
 from tidelog.log.strays import Stray
 from tidelog.ports import Disk, Ports
 from tidelog.types import NO_EPOCH, BrokerId, Epoch, Offset, TopicPartition
+from tidelog.wording import counted
 
 _log = logging.getLogger(__name__)
 
@@ -151,6 +152,7 @@ class Storage:
     ) -> LogDirectory:
         ports, disk = self._ports, self._ports.disk
         opened: list[LogDirectory] = []
+        begun_ns = ports.clock.monotonic_ns()
         directory = await LogDirectory.open(
             disk,
             ports.clock,
@@ -162,6 +164,7 @@ class Storage:
             boot_id=ports.boot_id,
         )
         opened.append(directory)
+        _tell_opened(directory, (ports.clock.monotonic_ns() - begun_ns) / 1e9)
         try:
             if directory.offline is not None:
                 raise directory.offline
@@ -174,6 +177,8 @@ class Storage:
     async def _close(self, directory: LogDirectory, broker_epoch: Epoch) -> None:
         """After a start that failed before it noted what it found, only a directory that was clean is clean again."""
         await directory.close(broker_epoch, mark_clean=self._is_noted or directory.was_clean)
+        how = "marked as clean" if directory.is_marked_clean else "not marked as clean: the next start checks its logs"
+        _log.info("log directory %s is closed and %s", directory.path, how)
 
     def start_housekeeping(self) -> None:
         for directory in self.directories:
@@ -205,6 +210,11 @@ class Storage:
         return bool(self.left_out) or any(directory.offline is not None for directory in self.directories)
 
     @property
+    def were_unused(self) -> bool:
+        """Nothing was in any of them when the broker started."""
+        return bool(self.directories) and all(directory.was_unused for directory in self.directories)
+
+    @property
     def is_offline(self) -> bool:
         return all(directory.offline is not None for directory in self.directories)
 
@@ -222,6 +232,15 @@ class Storage:
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result  # when the others are closed too
+
+
+def _tell_opened(directory: LogDirectory, took_s: float) -> None:
+    if directory.was_unused:
+        _log.info("log directory %s is new: it holds no logs", directory.path)
+        return
+    was_clean = "was clean" if directory.was_clean else "was not clean, so the ends of the logs were checked"
+    count = counted(len(directory.logs), "log")
+    _log.info("log directory %s: %s opened in %.1f s, the last stop %s", directory.path, count, took_s, was_clean)
 
 
 def _fullness(log: Log) -> tuple[Epoch, Offset]:

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
     from tidelog.wire.messages.configs import DescribeConfigsResourceResult
 
-_OWN_SOURCES = {"topic": ("DYNAMIC_TOPIC",), "broker": ("DYNAMIC_BROKER", "DYNAMIC_DEFAULT_BROKER")}
+_OWN_SOURCES = {
+    "topic": ("DYNAMIC_TOPIC",),
+    "broker": ("DYNAMIC_BROKER", "DYNAMIC_DEFAULT_BROKER"),
+    "broker_logger": ("DYNAMIC_BROKER_LOGGER",),
+}
 """Of each kind of resource: where a value comes from that was set for it."""
 
 
 def _resource_options(function: Callable[..., None]) -> Callable[..., None]:
-    """--topic, --broker or --broker-default, exactly one."""
+    """--topic, --broker, --broker-default or --broker-logger, exactly one."""
     for option in (
+        click.option("--broker-logger", type=INT32, metavar="ID", help="The levels of this broker's loggers."),
         click.option("--broker-default", is_flag=True, help="What all brokers share, unless one has its own."),
         click.option("--broker", type=INT32, metavar="ID", help="The settings of this broker."),
         click.option("--topic", metavar="NAME", help="The settings of this topic.", shell_complete=topic_names),
@@ -35,11 +40,13 @@ def _resource_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def _resource(topic: str | None, broker: int | None, broker_default: bool) -> Resource:
+def _resource(topic: str | None, broker: int | None, broker_default: bool, broker_logger: int | None) -> Resource:
     from tidelog.client.admin import Resource, ResourceType
 
-    if (topic is not None) + (broker is not None) + broker_default != 1:
-        raise click.UsageError("pass exactly one of --topic NAME, --broker ID and --broker-default")
+    if (topic is not None) + (broker is not None) + broker_default + (broker_logger is not None) != 1:
+        raise click.UsageError("pass exactly one of --topic NAME, --broker ID, --broker-default and --broker-logger ID")
+    if broker_logger is not None:
+        return Resource(ResourceType.BROKER_LOGGER, str(broker_logger))
     if topic is not None:
         return Resource(ResourceType.TOPIC, topic)
     return Resource(ResourceType.BROKER, "" if broker is None else str(broker))
@@ -62,6 +69,7 @@ def describe(
     topic: str | None,
     broker: int | None,
     broker_default: bool,
+    broker_logger: int | None,
     show_all: bool,
     as_json: bool,
     bootstrap: list[Address],
@@ -69,7 +77,7 @@ def describe(
     """Show settings: those named, or those that were set; with --all every one."""
     from tidelog.client.admin import Admin, ConfigSource
 
-    resource = _resource(topic, broker, broker_default)
+    resource = _resource(topic, broker, broker_default, broker_logger)
 
     async def work(cluster: Cluster) -> list[DescribeConfigsResourceResult]:
         found = await Admin(cluster).describe_configs(resource, names or None)
@@ -101,10 +109,15 @@ def describe(
 @call_timeout_option
 @bootstrap_option
 def alter(
-    changes: dict[str, str], topic: str | None, broker: int | None, broker_default: bool, bootstrap: list[Address]
+    changes: dict[str, str],
+    topic: str | None,
+    broker: int | None,
+    broker_default: bool,
+    broker_logger: int | None,
+    bootstrap: list[Address],
 ) -> None:
     """Set settings."""
-    _change(bootstrap, _resource(topic, broker, broker_default), changes, ())
+    _change(bootstrap, _resource(topic, broker, broker_default, broker_logger), changes, ())
 
 
 @command.command()
@@ -113,10 +126,15 @@ def alter(
 @call_timeout_option
 @bootstrap_option
 def delete(
-    names: tuple[str, ...], topic: str | None, broker: int | None, broker_default: bool, bootstrap: list[Address]
+    names: tuple[str, ...],
+    topic: str | None,
+    broker: int | None,
+    broker_default: bool,
+    broker_logger: int | None,
+    bootstrap: list[Address],
 ) -> None:
     """Take settings back, so that what lies below applies again."""
-    _change(bootstrap, _resource(topic, broker, broker_default), {}, names)
+    _change(bootstrap, _resource(topic, broker, broker_default, broker_logger), {}, names)
 
 
 def _change(bootstrap: list[Address], resource: Resource, changed: dict[str, str], deleted: tuple[str, ...]) -> None:

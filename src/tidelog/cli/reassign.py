@@ -136,9 +136,20 @@ async def _chosen_plan(
     try:
         if factor is None:
             return spread(current, brokers)
-        return with_replicas(current, factor, list(cluster.metadata.brokers))
+        return with_replicas(current, factor, await _living(cluster))
     except ValueError as failure:
         raise click.ClickException(str(failure)) from failure
+
+
+async def _living(cluster: Cluster) -> list[BrokerId]:
+    """The brokers that answer now. The others are named: somebody may wonder why they get no replicas."""
+    from tidelog.client.admin import Admin
+
+    answering = await Admin(cluster).answering_brokers()
+    for broker, failure in answering.items():
+        if failure is not None:
+            click.echo(f"warning: broker {broker} counts as dead: {failure}", err=True)
+    return [broker for broker, failure in answering.items() if failure is None]
 
 
 async def _partitions(cluster: Cluster, topic: str, numbers: Iterable[int]) -> list[TopicPartition]:

@@ -25,7 +25,7 @@ async def known_names(cluster: Cluster, resource: Resource) -> set[str]:
     from tidelog.config.settings import BROKER, THROTTLES
 
     names = {entry.name for entry in await Admin(cluster).describe_configs(resource)}
-    if resource.type is ResourceType.TOPIC:
+    if resource.type is not ResourceType.BROKER:
         return names
     if resource.broker is None:
         # What all brokers share lists only what was set; any broker tells what there could be.
@@ -39,4 +39,5 @@ def refuse_unknown(wanted: Iterable[str], known: set[str], resource: Resource) -
     for name in wanted:
         if name not in known and not name.startswith(_OF_A_LISTENER):
             kind = resource.type.name.lower()
-            raise click.ClickException(f"{kind}s have no setting {name!r}.{did_you_mean(name, known)}")
+            lack = f"{kind}s have no setting" if "_" not in kind else f"{resource} have no logger"
+            raise click.ClickException(f"{lack} {name!r}.{did_you_mean(name, known)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import check
 from tidelog.client.leaders import by_topic, call_leaders
 from tidelog.client.metadata import Node
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, TidelogError
 from tidelog.types import BrokerId, Offset, TopicPartition
 from tidelog.wire.messages.configs import (
     DescribeConfigsRequest,
@@ -58,6 +59,7 @@ HIGH_WATERMARK = -1
 class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
 
 
 class ConfigSource(IntEnum):
@@ -83,9 +85,11 @@ class Resource(NamedTuple):
     @property
     def broker(self) -> BrokerId | None:
         """Who must be asked: a broker alone knows its own configuration."""
-        return int(self.name) if self.type is ResourceType.BROKER and self.name else None
+        return int(self.name) if self.type is not ResourceType.TOPIC and self.name else None
 
     def __str__(self) -> str:
+        if self.type is ResourceType.BROKER_LOGGER:
+            return f"the loggers of broker {self.name}"
         kind = self.type.name.lower()
         return f"{kind} {self.name}" if self.name else f"all {kind}s"
 
@@ -260,10 +264,34 @@ class Admin:
             response: DescribeClusterResponse = await self._cluster.call(DescribeClusterRequest())
             check(response.error_code, "the cluster", response.error_message)
             brokers = sorted(response.brokers, key=lambda broker: broker.broker_id)
-            nodes = [Node(broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers]
+            nodes = [
+                Node(broker.broker_id, broker.host, broker.port, broker.rack)
+                for broker in brokers
+                if not broker.is_fenced
+            ]
             return ClusterDescription(response.cluster_id, response.controller_id, nodes)
 
         return await self._cluster.retrying(attempt, "the cluster")
+
+    async def answering_brokers(self, patience_s: float = 2.0) -> dict[BrokerId, str | None]:
+        """The brokers of the cluster, and why one does not answer; None if it does.
+
+        A broker that has just died is one of the cluster until its session ends, so each is asked itself.
+        """
+        ids = [node.id for node in (await self.describe_cluster()).brokers]
+
+        async def ask(broker: BrokerId) -> str | None:
+            try:
+                async with asyncio.timeout(patience_s):
+                    connection = await self._cluster.connection(broker)
+                    await connection.negotiate(timeout_ms=patience_s * 1000)
+            except TimeoutError:
+                return f"no answer within {patience_s:.0f} s"
+            except (TidelogError, OSError) as failure:
+                return str(failure)
+            return None
+
+        return dict(zip(ids, await asyncio.gather(*map(ask, ids)), strict=True))
 
     async def _must_exist(self, resource: Resource) -> None:
         """Brokers call an unknown topic a retriable error; here it is looked up before."""

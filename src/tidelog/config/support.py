@@ -39,6 +39,7 @@ SERVED = frozenset(
     tidelog.connections.replaceable.idle.ms tidelog.coordination tidelog.coordination.dir
     tidelog.fetch.session.partitions.max tidelog.group.pending.members.max tidelog.metrics.host tidelog.metrics.port
     tidelog.partition.producer.ids.max tidelog.request.max.elements tidelog.request.read.timeout.ms
+    tidelog.slow.request.ms
     transaction.state.log.min.isr transaction.state.log.num.partitions transaction.state.log.replication.factor
     transaction.state.log.segment.bytes unclean.leader.election.enable zookeeper.connect
     zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests zookeeper.session.timeout.ms

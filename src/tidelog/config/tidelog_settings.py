@@ -8,6 +8,7 @@ from tidelog.config.values import MAX_LONG
 
 OWN = "tidelog"
 MAX_ELEMENTS = 100_000
+SLOW_REQUEST_MS = 1_000
 
 SETTINGS = (
     int_(
@@ -110,6 +111,14 @@ SETTINGS = (
         500_000,
         "Most partitions in the fetch sessions of all clients of a broker. Who would add more gets no session.",
         at_least(0),
+        release=OWN,
+    ),
+    int_(
+        "tidelog.slow.request.ms",
+        SLOW_REQUEST_MS,
+        "A request that waited in the queue and was handled for longer than this has a line in the broker's log.",
+        CLUSTER_WIDE,
+        at_least(1),
         release=OWN,
     ),
     string("tidelog.metrics.host", "127.0.0.1", "Address of the HTTP port for metrics.", NonEmpty(), release=OWN),

@@ -227,6 +227,23 @@ class UncleanElection(NamedTuple):
         )
 
 
+class LeaderChange(NamedTuple):
+    """A partition's state before and after an event that changed its leader, its leader epoch or its ISR."""
+
+    partition: TopicPartition
+    before: PartitionState
+    after: PartitionState
+    replicas: tuple[BrokerId, ...]
+
+
+class Move(NamedTuple):
+    """A partition's replicas before and after an event."""
+
+    partition: TopicPartition
+    before: Assignment
+    after: Assignment
+
+
 @dataclass
 class Outcome:
     """What an event led to: first all writes, then the requests, in the order of each broker's list."""
@@ -238,5 +255,9 @@ class Outcome:
     """How many partitions got another leader."""
     unclean: list[UncleanElection] = field(default_factory=list)
     """To be logged and counted."""
+    changes: list[LeaderChange] = field(default_factory=list)
+    """For the log: states that the controller changed by itself."""
+    moves: list[Move] = field(default_factory=list)
+    """For the log: replicas that began to move, or have moved."""
     answer: Any = None
     """To whoever asked; true only when all is written."""

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.controller.elections import Candidates, Election, elect, first_leader
-from tidelog.controller.events import CreateState, Outcome, UncleanElection, UpdateState, UpdateTopic
+from tidelog.controller.events import (
+    CreateState,
+    LeaderChange,
+    Move,
+    Outcome,
+    UncleanElection,
+    UpdateState,
+    UpdateTopic,
+)
 from tidelog.controller.image import (
     INITIAL_LEADER_EPOCH,
     NO_LEADER,
@@ -123,6 +131,8 @@ class Turn:
             is_unclean=elected.is_unclean,
         )
         self.batch.partition_changed(partition, new_on=new_on)
+        replicas = topic.assignments[partition.partition].replicas
+        self.outcome.changes.append(LeaderChange(partition, state, new, replicas))
         return new
 
     def write(
@@ -174,7 +184,9 @@ class Turn:
         return broker.epoch
 
     def assign(self, topic: Topic, partition: TopicPartition, assignment: Assignment) -> None:
-        if topic.assignments[partition.partition] != assignment:
+        before = topic.assignments[partition.partition]
+        if before != assignment:
+            self.outcome.moves.append(Move(partition, before, assignment))
             topic.assignments[partition.partition] = assignment
             self._topics[topic.name] = None
 

@@ -33,7 +33,7 @@ while it `has_deleted_topics`; at last `unload(now_ms)`. Before and after that t
 
 The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `returning`, `syncing`,
 `leaving`; `subscriptions`; `commits`, `offsets`, `large_commits`, `retention`, `deletions`; `usage` and `lengths`, for
-what clients can make groups keep; `records`; `timers`, `effects`; `groups`; and for clients `assignors`.
+what clients can make groups keep; `records`; `timers`, `effects`, `story`; `groups`; and for clients `assignors`.
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse

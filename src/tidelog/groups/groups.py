@@ -246,6 +246,10 @@ class Groups:
     def all(self) -> list[Group]:
         return list(self._groups.values())
 
+    @property
+    def count(self) -> int:
+        return len(self._groups)
+
     def ids(self) -> list[str]:
         return list(self._groups)
 
@@ -478,6 +482,7 @@ class Groups:
     def discard(self) -> None:
         """They are kept here no more, and nothing of them counts."""
         for group in self._groups.values():
+            group.usage.story.moved(group)
             group.release()
         self._groups.clear()
         self._timers = Timers()
@@ -508,6 +513,7 @@ class Groups:
 
         def settled(turn: Turn, error: int) -> None:
             if not error and group.state is GroupState.EMPTY and group.generation == generation:
+                group.usage.story.ended(group)
                 self._bury(group)
 
         offsets.write_commits(turn, group, going, settled, also=[group_record(group.id, None)])

@@ -27,7 +27,7 @@ def join(turn: Turn, group: Group, asked: Join) -> None:
     member = group.members.get(member_id)
     if not _has_room(turn, group, member):
         if member is not None:
-            drop(turn, group, member)
+            drop(turn, group, member, "found no room (group.max.size)")
         _refuse(turn, asked, ErrorCode.GROUP_MAX_SIZE_REACHED)
         complete_if_all_joined(turn, group)
     elif not group.supports(request.protocol_type, asked.terms.protocols):
@@ -108,6 +108,7 @@ def _join_new(turn: Turn, group: Group, asked: Join, member_id: str) -> None:
     group.wait_for_join(member, asked.ticket)
     turn.timers.set(session, turn.now_ms + turn.config.new_member_join_timeout_ms)
     group.has_new_member = True
+    group.usage.story.member_joined(group, member, "joined")
     rebalance(turn, group)
 
 
@@ -134,6 +135,8 @@ def _join_known(turn: Turn, group: Group, asked: Join) -> None:
     member.heard_ms = turn.now_ms
     group.update(member, asked.terms)
     group.wait_for_join(member, asked.ticket)
+    if group.can_rebalance:
+        group.usage.story.member_joined(group, member, "joined again, with other metadata or as the leader")
     rebalance(turn, group)
 
 

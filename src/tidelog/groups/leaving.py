@@ -39,7 +39,7 @@ def _leave_one(turn: Turn, group: Group, identity: MemberIdentity) -> ErrorCode:
     if not member_id:
         if instance_id is None or instance_id not in group.static:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        drop(turn, group, group.members[group.static[instance_id]])
+        drop(turn, group, group.members[group.static[instance_id]], "left")
         return ErrorCode.NONE
     pending = group.take_pending(member_id)
     if pending is not None:
@@ -47,5 +47,5 @@ def _leave_one(turn: Turn, group: Group, identity: MemberIdentity) -> ErrorCode:
         return ErrorCode.NONE
     error = group.error_of(member_id, instance_id)
     if not error:
-        drop(turn, group, group.members[member_id])
+        drop(turn, group, group.members[member_id], "left")
     return error

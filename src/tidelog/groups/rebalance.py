@@ -33,6 +33,7 @@ def begin(turn: Turn, group: Group) -> None:
     group.unsynced.clear()
     turn.timers.cancel(group.sync_timer)
     group.move_to(GroupState.PREPARING_REBALANCE, turn.now_ms)
+    group.usage.story.rebalance_began(group, turn.now_ms)
     if group.is_initial:
         delay_ms = turn.config.initial_rebalance_delay_ms
         group.has_new_member = False
@@ -65,12 +66,13 @@ def complete(turn: Turn, group: Group) -> None:
     turn.timers.cancel(group.join_timer)
     missing = [m for m in group.members.values() if m.join_ticket is None and m.instance_id is None]
     for member in reversed(missing):  # the leader is mostly the first, and if it goes last, only one takes its place
-        drop(turn, group, member)
+        drop(turn, group, member, "did not join again in time")
     if group.members and not group.elect_joined_leader():
         # Only static members are left, and none of them joined: wait until one does or their sessions end.
         turn.timers.set(group.join_timer, turn.now_ms + group.rebalance_timeout_ms)
         return
     group.begin_generation(turn.now_ms)
+    group.usage.story.generation_began(group, turn.now_ms)
     if group.state is GroupState.EMPTY:
         # If this fails, the log still has the last generation, whose members would time out after a fail-over.
         turn.write([group_record(group.id, group.stored({}))], lambda turn, error: None)
@@ -134,7 +136,7 @@ def sync_time_over(turn: Turn, group: Group) -> None:
     first, *others = group.unsynced
     for member_id in others:
         turn.timers.set(group.members[member_id].session, turn.now_ms)
-    drop(turn, group, group.members[first])
+    drop(turn, group, group.members[first], "did not ask for its assignment in time")
     begin(turn, group)
 
 
@@ -155,7 +157,7 @@ def keep_alive(turn: Turn, member: Member) -> None:
     turn.timers.set(member.session, turn.now_ms + member.terms.session_timeout_ms)
 
 
-def drop(turn: Turn, group: Group, member: Member) -> None:
+def drop(turn: Turn, group: Group, member: Member, why: str) -> None:
     """Out of the group. If it waits for something, it hears that it has to come as a new member."""
     turn.timers.cancel(member.session)
     ticket = group.take_join_ticket(member)
@@ -165,6 +167,7 @@ def drop(turn: Turn, group: Group, member: Member) -> None:
     if ticket is not None:
         turn.answer(ticket, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
     group.remove(member)
+    group.usage.story.member_gone(group, member, why)
 
 
 def session_over(turn: Turn, group: Group, member_id: str) -> None:
@@ -172,7 +175,7 @@ def session_over(turn: Turn, group: Group, member_id: str) -> None:
     member = group.members.get(member_id)
     if member is None or member.may_be_silent:
         return
-    drop(turn, group, member)
+    drop(turn, group, member, f"was silent for its session timeout of {member.terms.session_timeout_ms} ms")
     rebalance(turn, group)
 
 
@@ -186,7 +189,7 @@ def drop_silent(turn: Turn, group: Group, since_ms: int, is_gone: Callable[[Tick
         and all(ticket is None or is_gone(ticket) for ticket in (member.join_ticket, member.sync_ticket))
     ]
     for member in silent:
-        drop(turn, group, member)
+        drop(turn, group, member, "was silent, and others needed its room")
     if silent:
         rebalance(turn, group)
     return len(silent)

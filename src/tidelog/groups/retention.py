@@ -81,6 +81,7 @@ class Expiry:
             for topic, partition in going
             if not _is_read(group, reads, topic) and self._is_old(group, topic, partition)
         ]
+        group.usage.story.offsets_forgotten(group, len(commits))
         if are_last and is_finished(group, commits):
             self._end(self._turn, group, commits)
         elif commits:

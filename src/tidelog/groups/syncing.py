@@ -84,6 +84,7 @@ def _store(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
             begin(turn, group)
             return
         group.move_to(GroupState.STABLE, turn.now_ms)
+        group.usage.story.became_stable(group, turn.now_ms)
         for member in group.members.values():
             group.assign(member, assignments.get(member.id, b""))
             if member.sync_ticket is not None:

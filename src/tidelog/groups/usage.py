@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidelog.groups.story import Story
+
 if TYPE_CHECKING:
     from tidelog.groups.timers import Timer
 
@@ -39,6 +41,8 @@ class Usage:
     """Pending member ids that made room for newer ones."""
     on_refusal: Callable[[str], None] = field(default=_ignore, compare=False)
     """Hears which setting a request was refused for."""
+    story: Story = field(default_factory=Story, compare=False)
+    """Hears what happens to the groups."""
 
     @property
     def pending_ids(self) -> int:

@@ -77,6 +77,8 @@ class LogDirectory:
         self._others = others
         self._boot_id = boot_id
         self._is_loaded = False
+        self.is_marked_clean = False
+        """It was closed, and the next start need not check its logs."""
         self._marking: asyncio.Future[None] | None = None
         self._index_memory = IndexMemory()
         self._work = FileWork(disk, path, self._failed)
@@ -445,6 +447,7 @@ class LogDirectory:
                 await self.checkpoint()
                 if mark_clean and not self._leaving:
                     await self._work.run(lambda: write_clean_shutdown(self._disk, self.path, broker_epoch))
+                    self.is_marked_clean = True
         finally:
             if self._marking is not None:
                 await asyncio.gather(self._marking, return_exceptions=True)

@@ -20,6 +20,7 @@ from tidelog.metrics import Metrics
 from tidelog.net.ring import Ring
 from tidelog.ports import Clock
 from tidelog.types import Buffer
+from tidelog.wording import shown
 
 if TYPE_CHECKING:
     from tidelog.net.connection import ServerConnection
@@ -54,8 +55,10 @@ class Call:
         "handled_ns",
         "is_done",
         "parts",
+        "size_bytes",
         "taken_ns",
         "version",
+        "waited_ns",
         "when_gone",
     )
 
@@ -63,6 +66,9 @@ class Call:
         self.connection = connection
         self.frame: Buffer | None = frame
         """The bytes of the request, until it was answered or `let_go`."""
+        self.size_bytes = len(frame)
+        self.waited_ns = 0
+        """For how long its handler only waited for others, before it returned."""
         self.api_key = api_key
         self.version = -1
         self.correlation_id = -1
@@ -86,6 +92,11 @@ class Call:
     @property
     def listener(self) -> str:
         return self.connection.listener
+
+    @property
+    def sender(self) -> str:
+        """Who sent it, for the log."""
+        return f"client {shown(self.client_id)} at {self.client_host}"
 
     def let_go(self) -> None:
         """The bytes of the request are not needed any more, and no view of them is kept: it only waits."""

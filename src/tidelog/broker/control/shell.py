@@ -75,6 +75,8 @@ class ControlSettings(NamedTuple):
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_s: float = 300
     leader_imbalance_per_broker_percentage: int = 10
+    is_stopping: Callable[[], bool] = lambda: False
+    """The broker itself stops: what others lose by it is no surprise."""
 
 
 class _Config(NamedTuple):
@@ -158,14 +160,14 @@ class ControllerShell:
         session.listen(lambda state: self._session_changed(session, state))
         self._task = asyncio.get_running_loop().create_task(self._run(session), name=f"controller {self.broker_id}")
 
-    async def stop(self) -> None:
+    async def stop(self, why: str = "the broker stops") -> None:
         """Give the office up, so that others need not wait for the end of the session."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         term = self._term
-        self._resign("it stops")
+        self._resign(why)
         self._session = None
         if term is not None:
             try:
@@ -283,7 +285,7 @@ class ControllerShell:
             self._begin(session, result)
 
     def _begin(self, session: Session, won: Won) -> None:
-        _log.info("broker %d is controller, epoch %d", self.broker_id, won.epoch)
+        _log.info("broker %d became controller, controller epoch %d", self.broker_id, won.epoch)
         self.controller_id = self.broker_id
         controller = Controller(
             self.broker_id,
@@ -303,6 +305,7 @@ class ControllerShell:
             self.stats,
             changed=lambda look: self._put(look) if self._term is term else None,
             answered=lambda event: self._put(event) if self._term is term else None,
+            is_stopping=self._settings.is_stopping,
         )
         self._reach.watch(lambda: self._others(term.controller.image.brokers), self._wake.set)
         if self._settings.auto_leader_rebalance_enable:
@@ -361,7 +364,7 @@ class ControllerShell:
             self._balancing.cancel()
             self._balancing = None
         if term is not None:
-            _log.info("broker %d is no longer controller: %s", self.broker_id, why)
+            _log.info("broker %d ceased to be controller, controller epoch %d: %s", self.broker_id, term.epoch, why)
             term.close()
         self._has_taken_over = False
         work, self._work = self._work, deque()

@@ -16,6 +16,7 @@ from tidelog.broker.control.election import Won, holds_controller
 from tidelog.broker.control.faults import Complaints
 from tidelog.broker.control.snapshot import ClusterReader, Look
 from tidelog.broker.control.stats import ControlStats
+from tidelog.broker.control.story import Story
 from tidelog.broker.control.writing import ControllerWriter, FencedError, RefusedWritesError
 from tidelog.controller import nodes
 from tidelog.controller.controller import Controller
@@ -32,7 +33,6 @@ from tidelog.controller.events import (
     StopReplicaAnswered,
     TookOver,
     TopicsChanged,
-    UncleanElection,
     UpdateTopic,
 )
 from tidelog.controller.image import Broker, Endpoint, TopicFacts
@@ -49,8 +49,6 @@ _log = logging.getLogger(__name__)
 ASK_AGAIN_AFTER_S = 0.2
 LOG_ENDS_WITHIN_S = 30.0
 """For a replica to tell where its log ends. One that need not be waited for is not waited for any longer."""
-_MOST_TOLD = 10
-"""Unclean elections that one event logs one by one."""
 OpenChannel: TypeAlias = Callable[[Broker, Endpoint, Answered], BrokerChannel]
 TELL_AGAIN_AFTER_S = 1.0
 """How long a broker rests that could not take a replica yet, because its store does not answer."""
@@ -69,6 +67,7 @@ class Term:
         stats: ControlStats,
         changed: Callable[[Look], None],
         answered: Callable[[Event], None],
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.epoch = won.epoch
         self.controller = controller
@@ -76,6 +75,7 @@ class Term:
         self._complaints, self._last_known = Complaints(), dict[str, TopicFacts]()
         self.reader = ClusterReader(session, changed, self._complaints, self._last_known)
         self._stats = stats
+        self._story = Story(is_stopping)
         self._session = session
         self._listener = listener
         self._open_channel = open_channel
@@ -166,6 +166,7 @@ class Term:
     async def handle(self, event: Event) -> Any:
         """What whoever asked is to be told, if somebody did."""
         started_ns = self._stats.clock.monotonic_ns()
+        before = self._story.before(self.controller.image)
         outcome = self.controller.handle(event)
         await self.writer.apply(outcome.writes)
         for write in outcome.writes:
@@ -175,7 +176,7 @@ class Term:
             # Others may hold us for dead already. The nodes have it; brokers are told when we know where we stand.
             raise ConnectionLostError("the session is not current")
         self._stats.count(outcome, started_ns)
-        _log_unclean(outcome.unclean)
+        self._story.tell(before, event, outcome, self.controller.image)
         self._open_channels()
         if isinstance(event, TookOver):
             for channel in self._channels.values():
@@ -302,10 +303,3 @@ def _put_off(request: LeaderAndIsrRequest, response: LeaderAndIsrResponse) -> di
         for state in topic.partition_states
         if (partition := TopicPartition(topic.topic_name, state.partition_index)) in refused
     }
-
-
-def _log_unclean(elections: Sequence[UncleanElection]) -> None:
-    for election in elections[:_MOST_TOLD]:
-        _log.warning("committed records may be lost, an unclean election of %s", election)
-    if len(elections) > _MOST_TOLD:
-        _log.warning("and the same in %d more partitions", len(elections) - _MOST_TOLD)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.group.bounds import GroupBounds
 from tidelog.broker.group.log_ends import LogEnds
 from tidelog.broker.group.shard import GroupShard
+from tidelog.broker.group.story import GroupStory
 from tidelog.broker.pacing import FIRST, SLICE
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
@@ -31,7 +32,8 @@ class GroupCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.shards: dict[int, GroupShard] = {}
-        self.usage = Usage()
+        self.story = GroupStory()
+        self.usage = Usage(story=self.story)
         """What the groups of all shards keep."""
         self.log_ends = LogEnds(broker)
         self.load_failures = broker.metrics.counter(
@@ -130,6 +132,7 @@ class GroupCoordinator:
             while any(shard.has_expiry for shard in self.shards.values()):
                 await self._broker.lane.turn()
                 self._expire_some(SLICE)
+            self.story.tell_expired()
 
     def _expire_some(self, most: int) -> None:
         for shard in list(self.shards.values()):

@@ -29,6 +29,7 @@ from tidelog.records.batch import open_batch
 from tidelog.records.header import BatchHeader, Codec, headers
 from tidelog.records.kernel import LONG_BYTES, Cursor, Record, check_records, read_some
 from tidelog.types import Buffer, Offset
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -223,7 +224,14 @@ class GroupShard:
         self._forget_deleted_topics()
         took_ms = self._now_ms() - started_ms
         level = logging.INFO if count else logging.DEBUG
-        _log.log(level, "%s is loaded: %d records in %d ms", partition.name, count, took_ms)
+        _log.log(
+            level,
+            "the coordinator of %s is loaded: %s, %s, in %d ms",
+            partition.name,
+            counted(count, "record"),
+            counted(self.groups.count, "group"),
+            took_ms,
+        )
         if bad.count:
             self._bad_records.add(bad.count)
             _log.warning(
@@ -273,6 +281,9 @@ class GroupShard:
 
     def unload(self) -> None:
         """Another broker leads: whoever waits is sent there."""
+        if self.groups.count:
+            count = counted(self.groups.count, "group")
+            _log.info("%s is led by another broker: this one coordinates its %s no more", self._partition.name, count)
         self._loading.cancel()
         self.is_active = False
         self.perform(self.groups.unload(self._now_ms()))

@@ -9,6 +9,7 @@ Any broker answers for topics and for the defaults of all brokers; a broker's ow
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -40,9 +41,12 @@ from tidelog.wire.messages.configs import (
     IncrementalAlterConfigsResponse,
     IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
 )
+from tidelog.wording import MOST_LISTED, listed, shown
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+_log = logging.getLogger(__name__)
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 _COST_OF = {TOPIC: len(NAMES), BROKER: len(settings.BROKER), BROKER_LOGGER: 50}
@@ -68,6 +72,52 @@ class Resource(NamedTuple):
 
 RawChange: TypeAlias = tuple[str, int, str | None]
 """Name, operation and value as they came."""
+
+
+# The log
+
+
+class _Story:
+    """One line for the changes of a request: the first few resources, and never a secret."""
+
+    def __init__(self, verb: str, validate_only: bool) -> None:
+        self._verb = verb
+        self._is_wanted = not validate_only and _log.isEnabledFor(logging.INFO)
+        self._changed: list[tuple[Resource, Sequence[RawChange]]] = []
+
+    def add(self, resource: Resource, raw: Sequence[RawChange], code: ErrorCode) -> None:
+        if self._is_wanted and code is ErrorCode.NONE:
+            self._changed.append((resource, raw))
+
+    def tell(self, call: Call) -> None:
+        if self._changed:
+            _log.info("%s %s settings of %s", call.sender, self._verb, listed(self._changed, _change_text))
+            if len(self._changed) > MOST_LISTED and _log.isEnabledFor(logging.DEBUG):
+                for changed in self._changed:
+                    _log.debug("%s %s settings of %s", call.sender, self._verb, _change_text(changed))
+
+
+def _change_text(changed: tuple[Resource, Sequence[RawChange]]) -> str:
+    resource, raw = changed
+    whose = {TOPIC: "topic", BROKER: "broker", BROKER_LOGGER: "the loggers of broker"}.get(resource.kind, "?")
+    name = f"{whose} {shown(resource.name)}" if resource.name else "all brokers"
+    changes = listed(raw, lambda change: _raw_text(resource, change), 10) or "nothing is set"
+    return f"{name} ({changes})"
+
+
+def _raw_text(resource: Resource, change: RawChange) -> str:
+    name, operation, value = change
+    if operation == Operation.DELETE:
+        return f"{shown(name)} removed"
+    sign = {Operation.APPEND: "+=", Operation.SUBTRACT: "-="}.get(Operation(operation), "=")
+    return f"{shown(name)}{sign}{shown(value) if _may_be_shown(resource, name) else '[hidden]'}"
+
+
+def _may_be_shown(resource: Resource, name: str) -> bool:
+    if resource.kind == BROKER_LOGGER:
+        return True
+    setting = (settings.TOPIC if resource.kind == TOPIC else settings.BROKER).get(name)
+    return setting is not None and not setting.sensitive
 
 
 # Describe
@@ -150,30 +200,36 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
     response = IncrementalAlterConfigsResponse()
+    story = _Story("changed", request.validate_only)
     async for one in Pace(broker.lane).each(request.resources, _COST_OF[TOPIC]):
         resource = Resource(one.resource_type, one.resource_name, counts[one.resource_type, one.resource_name])
         raw = [(config.name, config.config_operation, config.value) for config in one.configs]
         code, message = await _outcome(_alter_single(broker, resource, raw, request.validate_only))
+        story.add(resource, raw, code)
         response.responses.append(
             IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=resource.kind, resource_name=resource.name
             )
         )
+    story.tell(call)
     return response
 
 
 async def alter_configs(broker: Broker, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     counts = Counter((one.resource_type, one.resource_name) for one in request.resources)
     response = AlterConfigsResponse()
+    story = _Story("replaced", request.validate_only)
     async for one in Pace(broker.lane).each(request.resources, _COST_OF[TOPIC]):
         resource = Resource(one.resource_type, one.resource_name, counts[one.resource_type, one.resource_name])
         raw = [(config.name, int(Operation.SET), config.value) for config in one.configs]
         code, message = await _outcome(_alter_all(broker, resource, raw, request.validate_only))
+        story.add(resource, raw, code)
         response.responses.append(
             AlterConfigsResourceResponse(
                 error_code=code, error_message=message, resource_type=resource.kind, resource_name=resource.name
             )
         )
+    story.tell(call)
     return response
 
 

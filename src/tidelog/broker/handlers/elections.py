@@ -7,6 +7,7 @@ each of which is one event of the controller.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,10 +27,14 @@ from tidelog.wire.messages.topics import (
     ElectLeadersResponsePartitionResult,
     ReplicaElectionResult,
 )
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+_log = logging.getLogger(__name__)
+
+_KINDS = {ElectionType.PREFERRED: "preferred", ElectionType.UNCLEAN: "possibly unclean"}
 _MESSAGES = {
     ErrorCode.ELECTION_NOT_NEEDED: "The partition has the leader it should have.",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred replica is not in sync, or its broker is not alive.",
@@ -47,6 +52,8 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, call: Call
     if request.election_type not in ElectionType.__members__.values():
         return _refused(asked, ErrorCode.INVALID_REQUEST)
     kind = ElectionType(request.election_type)
+    what = "all partitions" if asked is None else counted(len(asked), "partition")
+    _log.info("%s asked for an election of %s leaders of %s", call.sender, _KINDS[kind], what)
     try:
         if asked is None:
             results = await broker.controller.ask(ElectionAsked(kind, None))

@@ -5,6 +5,7 @@ The rules are in tidelog.groups; here requests find their shard, and answers the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
@@ -32,10 +33,13 @@ from tidelog.wire.messages.groups import (
     ListGroupsResponse,
     SyncGroupRequest,
 )
+from tidelog.wording import counted, listed, shown
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+
+_log = logging.getLogger(__name__)
 
 _COST_OF_DELETION = 10
 """Elements of a slice that the deletion of one group takes, beside what was committed in it."""
@@ -135,6 +139,7 @@ async def delete_groups(broker: Broker, request: DeleteGroupsRequest, call: Call
         await pace.spend(cost_of_id(group_id))
         once[group_id] = None
     names = list(once)
+    _log.info("%s asked to delete %s: %s", call.sender, counted(len(names), "group"), listed(names, shown))
     gathered: Gathered[DeletableGroupResult] = Gathered(
         len(names), lambda results: DeleteGroupsResponse(results=results)
     )

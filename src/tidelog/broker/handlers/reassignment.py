@@ -11,6 +11,7 @@ each of which is one event of the controller.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -33,9 +34,12 @@ from tidelog.wire.messages.topics import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from tidelog.wording import counted, listed, shown
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+_log = logging.getLogger(__name__)
 
 
 async def alter_partition_reassignments(
@@ -56,6 +60,9 @@ async def alter_partition_reassignments(
     }
     once = [(partition, target) for partition, target in targets.items() if partition not in answers]
     allow = request.allow_replication_factor_change
+    if once:
+        names = listed(once, lambda asked: f"{shown(asked[0].topic)}-{asked[0].partition}")
+        _log.info("%s asked to reassign %s: %s", call.sender, counted(len(once), "partition"), names)
     try:
         for start in range(0, len(once) or 1, PIECE):
             answers |= await broker.controller.ask(ReassignmentAsked(dict(once[start : start + PIECE]), allow))

@@ -13,6 +13,7 @@ leaders, or gone. What takes longer is REQUEST_TIMED_OUT, and happens all the sa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -40,9 +41,12 @@ from tidelog.wire.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from tidelog.wording import MOST_LISTED, counted, listed, settings_text, shown
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+_log = logging.getLogger(__name__)
 
 _DELETION_DISABLED_SINCE = 3
 _BY_ID_SINCE = 6
@@ -65,6 +69,8 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call
                 async for name in Pace(broker.lane).each(_names(request.topics))
             ]
         )
+    if not request.validate_only:
+        _tell("created", call, results, _created)
     keep = kept_names(_names(request.topics))
     names = list(dict.fromkeys(map(keep, _names(request.topics))))
     twice, results = dict.fromkeys(map(keep, twice)), _cut(results, keep)
@@ -140,6 +146,8 @@ async def create_partitions(broker: Broker, request: CreatePartitionsRequest, ca
         results = await broker.topic_admin.create_partitions(wanted, validate_only=request.validate_only)
     except NotControllerError as failure:
         results = [TopicResult(topic.name, failure.code, str(failure)) for topic in wanted]
+    if not request.validate_only:
+        _tell("added partitions to", call, results, _grown)
     keep = kept_names(topic.name for topic in request.topics)
     twice, results = dict.fromkeys(map(keep, twice)), _cut(results, keep)
     is_done, timeout_ms = request.validate_only, request.timeout_ms
@@ -172,6 +180,7 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call
         results = await broker.topic_admin.delete_topics(wanted)
     except NotControllerError as failure:
         return await _all_refused(broker, asked, failure.code, str(failure))
+    _tell("began to delete", call, results, _deleted)
     results, timeout_ms = _cut(results, keep), request.timeout_ms
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
     del request, asked, wanted
@@ -281,6 +290,46 @@ def _is_gone(broker: Broker, result: TopicResult) -> bool:
     """Another topic of the same name may be there by now."""
     topic = broker.metadata.topic(result.name)
     return topic is None or topic.topic_id != result.topic_id
+
+
+# The log
+
+
+def _tell(verb: str, call: Call, results: Sequence[TopicResult], text_of: Callable[[TopicResult], str]) -> None:
+    """A line for what a request has led to, and one for what was refused, however many topics it names."""
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    done = [result for result in results if not result.code]
+    if done:
+        _log.info("%s %s %s: %s", call.sender, verb, counted(len(done), "topic"), listed(done, text_of))
+        if len(done) > MOST_LISTED and _log.isEnabledFor(logging.DEBUG):
+            for result in done:
+                _log.debug("%s %s %s", call.sender, verb, text_of(result))
+    refused = [result for result in results if result.code]
+    if refused:
+        _log.info("%s was refused %s: %s", call.sender, counted(len(refused), "topic"), listed(refused, _refusal))
+
+
+def _created(result: TopicResult) -> str:
+    plan = result.plan
+    assert plan is not None
+    replicas = len(plan.assignments[0].replicas)
+    made = f"{counted(len(plan.assignments), 'partition')}, replication factor {replicas}"
+    configs = f", {settings_text(sorted(plan.configs.items()))}" if plan.configs else ""
+    return f"{result.name} ({made}{configs})"
+
+
+def _grown(result: TopicResult) -> str:
+    assert result.plan is not None
+    return f"{result.name} (now {counted(len(result.plan.assignments), 'partition')})"
+
+
+def _deleted(result: TopicResult) -> str:
+    return result.name
+
+
+def _refusal(result: TopicResult) -> str:
+    return f"{shown(result.name)} ({result.code.name}: {shown(result.message)})"
 
 
 # Pieces
