@@ -9,6 +9,7 @@ import pytest
 
 from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tidelog.controller.image import Image
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
 from tidelog.groups import Groups
@@ -17,6 +18,7 @@ from tidelog.groups.effects import Turn
 from tidelog.groups.group import Group
 from tidelog.lab.broker import eventually
 from tidelog.replication.leader import Leader
+from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
@@ -203,5 +205,32 @@ def test_a_coordinator_that_has_not_been_told_of_the_new_topic_yet_keeps_its_off
         kit.broker.groups.topics_deleted({"t": topics["t"].topic_id})
         topics["t"] = known
         assert await member.committed() == 77
+
+    run(story, **ONE)
+
+
+def test_the_next_coordinator_knows_of_a_deletion_that_waits_for_a_broker_that_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the broker is back the topic stands in the store, and all brokers have been told of its end before."""
+    holders = Image.holders
+
+    def also_on_another(image: Image, name: str) -> list[tuple[TopicPartition, int]]:
+        return [*holders(image, name), (TopicPartition(name, 0), 2)]
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        member = await _commit(kit, 77)
+        with monkeypatch.context() as is_down, monkeypatch.context() as patched:
+            is_down.setattr(Image, "holders", also_on_another)
+            patched.setattr(Leader, "has_enough_replicas", lambda leader: False)
+            await kit.delete_topic("t")
+            await _become_coordinator(kit)
+            assert await member.committed() == -1
+        await kit.restart()
+        await ready(kit)
+        await kit.create_topic("t", 1)
+        assert await member.committed() == -1
 
     run(story, **ONE)

@@ -2,7 +2,8 @@
 
 Offsets have the id of their topic with them. If a topic was deleted and another one of its name was created, the next
 coordinator may hear of neither: all it finds are offsets with an id that it does not know. Either the topic of this id
-is gone, or this broker has not been told of it yet. The coordination store says which.
+is gone, or this broker has not been told of it yet. The coordination store says which. A topic that is being deleted is
+gone as well: all brokers have been told of it, and it may stand in the store until a broker that is down is back.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ class DeletedBefore:
         return {(name, topic_id) for name, topic_id in found if topic_id not in (ZERO_UUID, self._metadata.id_of(name))}
 
     async def _is_gone(self, name: str, topic_id: bytes) -> bool:
-        path = nodes.topic_path(name)
+        path, session = nodes.topic_path(name), self._broker.session
+        is_marked = await session.exists(nodes.delete_topic_path(name)) is not None
         try:
-            node = nodes.decode_topic(path, (await self._broker.session.get(path)).data)
+            node = nodes.decode_topic(path, (await session.get(path)).data)
         except NoNodeError:
             return True
         except nodes.BadNodeError:
             return False
-        return node.topic_id not in (ZERO_UUID, topic_id)
+        # Offsets of it were loaded before, and while there is a mark no topic is created: the mark is of this id.
+        return node.topic_id != ZERO_UUID and (is_marked or node.topic_id != topic_id)
