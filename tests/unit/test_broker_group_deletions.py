@@ -9,6 +9,8 @@ import pytest
 
 from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers import control
 from tidelog.controller.image import Image
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
@@ -20,6 +22,7 @@ from tidelog.lab.broker import eventually
 from tidelog.replication.leader import Leader
 from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
+from tidelog.wire.messages.controller import UpdateMetadataRequest, UpdateMetadataResponse
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
 ONE = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": "1"}
@@ -232,5 +235,30 @@ def test_the_next_coordinator_knows_of_a_deletion_that_waits_for_a_broker_that_i
         await ready(kit)
         await kit.create_topic("t", 1)
         assert await member.committed() == -1
+
+    run(story, **ONE)
+
+
+def test_a_commit_after_the_session_was_lost_is_of_the_topic_that_there_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was made anew meanwhile. The controller makes the broker coordinator, and tells it of topics later."""
+    told = control._update_metadata
+
+    async def late(broker: Broker, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        await asyncio.sleep(2)
+        return told(broker, request)
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        topics = kit.broker.metadata.topics
+        topics["t"] = topics["t"]._replace(topic_id=b"of an older one.")
+        monkeypatch.setattr(control, "_update_metadata", late)
+        kit.expire_session()
+        await eventually(lambda: not kit.broker.groups.shards)
+        member = MemberKit(kit)
+        while await member.commit(77) is not ErrorCode.NONE:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(5)
+        assert await member.committed() == 77
 
     run(story, **ONE)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tidelog.broker.long_waits import Waits, alone
 from tidelog.controller.elr_tags import elr_of, last_known_elr_of
 from tidelog.ports import Clock
-from tidelog.types import BrokerId, Epoch
+from tidelog.types import NO_EPOCH, BrokerId, Epoch
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import UpdateMetadataPartitionState, UpdateMetadataRequest
 
@@ -85,6 +85,8 @@ class MetadataCache:
         self.controller_id: BrokerId = NO_LEADER
         self.is_complete = False
         """Whether every topic there is has been told."""
+        self.told_epoch = NO_EPOCH
+        """The broker epoch in which that was, the last time."""
         self._names: dict[bytes, str] = {}
         self._left_out: dict[str, bytes] = {}
         """The ids of topics that a full update left out, until their names come back."""
@@ -148,7 +150,7 @@ class MetadataCache:
         until_ns = self._clock.monotonic_ns() + _LISTED_AFTER_DEATH_NS
         self._lately_gone |= {broker: (one, until_ns) for broker, one in known.items() if broker not in self.brokers}
         if request.type == FULL_UPDATE:
-            self.is_complete = True
+            self.is_complete, self.told_epoch = True, request.broker_epoch
             named = {topic.topic_name for topic in request.topic_states}
             for name in [name for name in self.topics if name not in named]:
                 self._left_out[name] = self.topics[name].topic_id
