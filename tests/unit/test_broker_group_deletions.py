@@ -10,11 +10,12 @@ import pytest
 from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.broker.broker import Broker
+from tidelog.broker.group.deleted_before import DeletedBefore
 from tidelog.broker.handlers import control
 from tidelog.controller.image import Image
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
-from tidelog.groups import Groups
+from tidelog.groups import GroupConfig, Groups
 from tidelog.groups.commits import Commits
 from tidelog.groups.effects import Turn
 from tidelog.groups.group import Group
@@ -128,6 +129,38 @@ def test_a_log_that_refuses_tombstones_is_not_asked_without_a_rest(count: int, m
         assert 5 <= tries <= 15
         await eventually(lambda: not coordinator.shards[0].has_deleted_topics)
         assert not group.commits
+
+    run(story, **ONE)
+
+
+def test_a_coordinator_that_loads_looks_at_some_offsets_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic of a group may have thousands of them."""
+    looked_at: list[int] = []
+
+    class Counted(OffsetCommitValue):
+        @property
+        def topic_id(self) -> bytes:  # type: ignore[override]
+            if not looked_at or not looked_at[-1]:
+                looked_at.append(0)
+                asyncio.get_running_loop().call_soon(lambda: looked_at.append(0))
+            looked_at[-1] += 1
+            return b"of the topic one"
+
+        @topic_id.setter
+        def topic_id(self, topic_id: bytes) -> None:
+            pass
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        groups, value = Groups(GroupConfig()), Counted(offset=5, metadata="", commit_timestamp=0)
+        for number in range(100):
+            group = groups._create(f"group-{number}", 0)
+            group.commits.by_topic["t"] = dict.fromkeys(range(1_000), value)
+        monkeypatch.setattr(kit.broker.metadata, "id_of", lambda name: b"of the topic one")
+        assert await DeletedBefore(kit.broker).among(groups) == []
+        assert sum(looked_at) == 100_000
+        assert max(looked_at) <= 20_000
 
     run(story, **ONE)
 

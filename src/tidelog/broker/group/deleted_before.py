@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.groups import Groups
 
-_LOOKS_AT_ONCE = 200
+_OFFSETS_AT_ONCE = 20_000
+_OFFSETS_OF_TOPIC = 100
+"""To look at a topic of a group takes as long as to look at so many offsets."""
 _PATIENCE_S = 5.0
 """For the controller to tell of all topics: otherwise the store is asked for each of them."""
 
@@ -36,9 +38,12 @@ class DeletedBefore:
 
     async def _unknown(self, groups: Groups) -> set[tuple[str, bytes]]:
         found: set[tuple[str, bytes]] = set()
-        for count, topics in enumerate(groups.topic_ids(), 1):
-            found |= topics
-            if count % _LOOKS_AT_ONCE == 0:
+        left = _OFFSETS_AT_ONCE
+        for name, values in groups.by_topic():
+            found |= {(name, value.topic_id) for value in values}
+            left -= _OFFSETS_OF_TOPIC + len(values)
+            if left <= 0:
+                left = _OFFSETS_AT_ONCE
                 await asyncio.sleep(0)
         # What was known before the session was lost is out of date: a commit would be stored with an id of before.
         await self._metadata.wait_until(lambda: self._metadata.told_epoch == self._broker.epoch, _PATIENCE_S)
