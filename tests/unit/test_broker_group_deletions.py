@@ -9,15 +9,21 @@ import pytest
 
 from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tidelog.broker.broker import Broker
+from tidelog.broker.group.deleted_before import DeletedBefore
+from tidelog.broker.handlers import control
+from tidelog.controller.image import Image
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
-from tidelog.groups import Groups
+from tidelog.groups import GroupConfig, Groups
 from tidelog.groups.commits import Commits
 from tidelog.groups.effects import Turn
 from tidelog.groups.group import Group
 from tidelog.lab.broker import eventually
 from tidelog.replication.leader import Leader
+from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
+from tidelog.wire.messages.controller import UpdateMetadataRequest, UpdateMetadataResponse
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
 ONE = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": "1"}
@@ -127,6 +133,38 @@ def test_a_log_that_refuses_tombstones_is_not_asked_without_a_rest(count: int, m
     run(story, **ONE)
 
 
+def test_a_coordinator_that_loads_looks_at_some_offsets_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic of a group may have thousands of them."""
+    looked_at: list[int] = []
+
+    class Counted(OffsetCommitValue):
+        @property
+        def topic_id(self) -> bytes:  # type: ignore[override]
+            if not looked_at or not looked_at[-1]:
+                looked_at.append(0)
+                asyncio.get_running_loop().call_soon(lambda: looked_at.append(0))
+            looked_at[-1] += 1
+            return b"of the topic one"
+
+        @topic_id.setter
+        def topic_id(self, topic_id: bytes) -> None:
+            pass
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        groups, value = Groups(GroupConfig()), Counted(offset=5, metadata="", commit_timestamp=0)
+        for number in range(100):
+            group = groups._create(f"group-{number}", 0)
+            group.commits.by_topic["t"] = dict.fromkeys(range(1_000), value)
+        monkeypatch.setattr(kit.broker.metadata, "id_of", lambda name: b"of the topic one")
+        assert await DeletedBefore(kit.broker).among(groups) == []
+        assert sum(looked_at) == 100_000
+        assert max(looked_at) <= 20_000
+
+    run(story, **ONE)
+
+
 async def _become_coordinator(kit: Kit) -> None:
     """As if another broker had been it until now."""
     groups = kit.broker.groups
@@ -202,6 +240,58 @@ def test_a_coordinator_that_has_not_been_told_of_the_new_topic_yet_keeps_its_off
         assert await member.committed() == 77
         kit.broker.groups.topics_deleted({"t": topics["t"].topic_id})
         topics["t"] = known
+        assert await member.committed() == 77
+
+    run(story, **ONE)
+
+
+def test_the_next_coordinator_knows_of_a_deletion_that_waits_for_a_broker_that_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until the broker is back the topic stands in the store, and all brokers have been told of its end before."""
+    holders = Image.holders
+
+    def also_on_another(image: Image, name: str) -> list[tuple[TopicPartition, int]]:
+        return [*holders(image, name), (TopicPartition(name, 0), 2)]
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        member = await _commit(kit, 77)
+        with monkeypatch.context() as is_down, monkeypatch.context() as patched:
+            is_down.setattr(Image, "holders", also_on_another)
+            patched.setattr(Leader, "has_enough_replicas", lambda leader: False)
+            await kit.delete_topic("t")
+            await _become_coordinator(kit)
+            assert await member.committed() == -1
+        await kit.restart()
+        await ready(kit)
+        await kit.create_topic("t", 1)
+        assert await member.committed() == -1
+
+    run(story, **ONE)
+
+
+def test_a_commit_after_the_session_was_lost_is_of_the_topic_that_there_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic was made anew meanwhile. The controller makes the broker coordinator, and tells it of topics later."""
+    told = control._update_metadata
+
+    async def late(broker: Broker, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        await asyncio.sleep(2)
+        return told(broker, request)
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        topics = kit.broker.metadata.topics
+        topics["t"] = topics["t"]._replace(topic_id=b"of an older one.")
+        monkeypatch.setattr(control, "_update_metadata", late)
+        kit.expire_session()
+        await eventually(lambda: not kit.broker.groups.shards)
+        member = MemberKit(kit)
+        while await member.commit(77) is not ErrorCode.NONE:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(5)
         assert await member.committed() == 77
 
     run(story, **ONE)

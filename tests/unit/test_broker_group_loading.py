@@ -287,6 +287,30 @@ def test_a_coordinator_that_no_follower_follows_answers_no_reader() -> None:
     run(story, **ONE)
 
 
+def test_a_coordinator_that_waits_for_its_followers_between_two_terms_goes_on_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both requests that made it leader came late. The second term begins while its log is being flushed."""
+
+    async def story(kit: Kit) -> None:
+        await ready(kit)
+        member = MemberKit(kit)
+        name, index = GROUP_OFFSETS_TOPIC, PARTITION
+        kit.registered(2, EPOCH_OF_FOLLOWER)
+        assert await kit.lead_and_isr(name, index, leader=2, isr=[1, 2]) == 0
+        assert await kit.lead_and_isr(name, index, isr=[1, 2]) == 0
+
+        async def slow(log: Log) -> None:
+            await asyncio.sleep(1)
+
+        monkeypatch.setattr(Log, "flush_if_due", slow)
+        assert await kit.lead_and_isr(name, index, isr=[1, 2]) == 0
+        await asyncio.sleep(5)
+        assert await member.committed() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    run(story, **ONE)
+
+
 def test_while_a_partition_loads_the_groups_of_the_others_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic("t")

@@ -12,7 +12,7 @@ from tests.brokerkit import Kit, run
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition
 from tidelog.errors import ErrorCode
-from tidelog.groups import Write
+from tidelog.groups import Record, Write
 from tidelog.lab.broker import eventually
 
 OK, TOO_LATE = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT
@@ -118,5 +118,64 @@ def test_a_large_write_that_cannot_go_on_takes_too_long_at_some_time(monkeypatch
             assert settled.found == [("large", TOO_LATE)]
         await eventually(lambda: settled.found[1:] == [("large", OK)])
         await settled.writes.close()
+
+    run(story)
+
+
+def test_what_waits_behind_a_large_write_that_cannot_go_on_hears_that_it_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(kit: Kit) -> None:
+        settled = await _led(kit)
+        _commit(kit)
+        looks = count()
+        with monkeypatch.context() as patched:
+            patched.setattr(Partition, "is_current", property(lambda partition: next(looks) == 0))
+            await settled.add("large", count=3_000)
+            await settled.add("behind")
+            await asyncio.sleep(TIMEOUT_MS / 1000 - 0.1)
+            await settled.add("later")
+            assert settled.found == []
+            await asyncio.sleep(0.2)
+            assert settled.found == [("large", TOO_LATE), ("behind", TOO_LATE)]
+            await asyncio.sleep(TIMEOUT_MS / 1000)
+            assert settled.found[2:] == [("later", TOO_LATE)]
+        await eventually(lambda: settled.found[3:] == [("large", OK), ("behind", OK), ("later", OK)])
+        await settled.writes.close()
+
+    run(story)
+
+
+def test_a_large_write_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(kit: Kit) -> None:
+        settled = await _led(kit)
+        _commit(kit)
+        looks = count()
+        with monkeypatch.context() as patched:
+            patched.setattr(Partition, "is_current", property(lambda partition: next(looks) == 0))
+            await settled.add("large", count=3_000)
+            settled.writes.end()
+            await asyncio.sleep(TIMEOUT_MS / 1000 + 1)
+        assert settled.found == [("large", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+        await settled.writes.close()
+
+    run(story)
+
+
+def test_nothing_is_appended_any_more_when_the_broker_stops_during_a_large_write() -> None:
+    async def story(kit: Kit) -> None:
+        settled = await _led(kit)
+        _commit(kit)
+        log = kit.partition().log
+        for size in (3_000, 4_000):
+            records: list[Record] = [(b"%d" % number, bytes(1_000)) for number in range(size)]
+            settled.writes.add(Write(records, lambda error, now_ms: []))
+        settled.writes.add(Write([(b"k", b"")], lambda error, now_ms: []))
+        while log.log_end_offset == 0:
+            await asyncio.sleep(0)
+        await settled.writes.close()
+        end = log.log_end_offset
+        await asyncio.sleep(1)
+        assert log.log_end_offset == end < 3_000
 
     run(story)

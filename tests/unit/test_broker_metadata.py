@@ -262,6 +262,8 @@ def test_deletions_are_told_with_the_ids_of_what_is_no_more() -> None:
     assert cache.apply(_update({"b": (c, {0: 1})})) == {"b": b}
     assert cache.apply(_update({"b": (b, {0: LEADER_DURING_DELETE})})) == {}, "told late"
     assert cache.id_of("b") == c
+    assert cache.apply(_update({"d": (a, {0: LEADER_DURING_DELETE})})) == {"d": a}, "of it only the end is told"
+    assert cache.topic("d") is None
 
 
 def test_a_topic_that_a_full_update_leaves_out_is_deleted_when_its_name_comes_back_with_another_id() -> None:

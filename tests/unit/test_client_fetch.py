@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from tests.clientkit import P0, P1, sabotage, simulate, values
 from tests.fake_broker import CLOSE, FakeCluster
+from tidelog.client import fetch
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_records
 from tidelog.client.errors import BrokerError, UnknownTopicError
@@ -107,6 +109,28 @@ def test_a_position_out_of_range_is_an_error_or_reset() -> None:
         lenient = Fetcher(cluster, {P0: 99}, FetchSettings(out_of_range=EARLIEST))
         assert await read_until(lenient, {P0: 4}) == {P0: [0, 1, 2, 3]}
         lenient.close()
+
+    simulate(story)
+
+
+def test_a_partition_that_is_dropped_while_its_position_is_reset_stays_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another member of the group may read it by now."""
+
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fill(fake, P0, 2)
+        fetcher = Fetcher(cluster, {P0: 99, P1: 0}, FetchSettings(out_of_range=EARLIEST))
+
+        async def slow(*given: Any, **options: Any) -> Any:
+            found = await list_offsets(*given, **options)
+            fetcher.drop([P0])
+            fill(fake, P1, 1)
+            return found
+
+        monkeypatch.setattr(fetch, "list_offsets", slow)
+        assert await read_until(fetcher, {P1: 2}) == {P1: [0, 1]}
+        with pytest.raises(KeyError):
+            fetcher.position(P0)
+        fetcher.close()
 
     simulate(story)
 

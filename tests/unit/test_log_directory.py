@@ -3,14 +3,17 @@
 import asyncio
 import random
 import uuid
+from typing import Any
 
 import pytest
 
 from logkit import FixedClock, batch, read_all, values, with_config
 from tidelog.errors import StorageError
+from tidelog.log import cleaner
 from tidelog.log.checkpoints import read_offset_checkpoint
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping, Intervals
+from tidelog.log.log import Log
 from tidelog.log.meta import read_topic_id
 from tidelog.log.trimming import advance_log_start, truncate_to
 from tidelog.ports import Disk
@@ -154,6 +157,36 @@ def test_housekeeping_deletes_flushes_expires_and_cleans(disk: Disk, directory: 
         assert read_offset_checkpoint(disk, f"{directory}/cleaner-offset-checkpoint") == first.cleaner_offsets
         assert await chores.clean_dirtiest() is False
         assert len(await values(log)) < 10
+
+    asyncio.run(scenario())
+
+
+def test_a_log_whose_cleaning_fails_keeps_none_of_the_others_dirty(
+    disk: Disk, directory: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """Whatever the reason. The dirtiest log would be chosen again each time."""
+    started = cleaner._clean
+
+    async def failing(log: Log, *given: Any) -> Any:
+        if log.partition == A:
+            raise ValueError("a reason that was not foreseen")
+        return await started(log, *given)
+
+    async def scenario() -> None:
+        clock = FixedClock()
+        first = await opened(disk, directory, clock, flush_ms=10, cleanup_compact=True, delete_retention_ms=0)
+        for partition, count in ((A, 80), (B, 40)):
+            log = await first.create(partition)
+            for i in range(count):
+                log.append_as_leader(batch([b"%d" % i], keys=[b"key"], timestamp=clock.now_ms), 0)
+            log.high_watermark = log.log_end_offset
+            await log.flush()
+        monkeypatch.setattr(cleaner, "_clean", failing)
+        chores = Housekeeping(first, random.Random(1), Intervals())
+        for _ in range(4):
+            await chores.clean_dirtiest()
+        assert list(first.cleaner_offsets) == [B]
+        assert "a reason that was not foreseen" in caplog.text
 
     asyncio.run(scenario())
 

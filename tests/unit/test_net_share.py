@@ -232,3 +232,22 @@ def test_light_connections_do_not_wait_behind_a_heavy_one_that_is_due_earlier():
     share.held = 7 * STEP_BYTES
     share.admit()
     assert heavy.read_on == 1
+
+
+def test_light_connections_do_not_wait_behind_one_that_became_heavy_while_it_was_paused():
+    """Its client does not take the answer to the request for which it was paused."""
+    share = Share(SystemClock(), lambda: None, is_of_brokers=False)
+    share.limit = 8 * STEP_BYTES
+    share.held = 12 * STEP_BYTES
+    greedy, light = _Paused(0), [_Paused(0) for _ in range(5)]
+    for connection in (greedy, *light):
+        share.pause(connection)
+    greedy.releasable_bytes = 64 * 1024
+    share.held = 9 * STEP_BYTES
+    while share.may_go_on:
+        share.admit()
+    assert [connection.read_on for connection in light] == [1] * 5
+    assert greedy.read_on == 0
+    share.held = 7 * STEP_BYTES
+    share.admit()
+    assert greedy.read_on == 1

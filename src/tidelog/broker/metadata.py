@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tidelog.broker.long_waits import Waits, alone
 from tidelog.controller.elr_tags import elr_of, last_known_elr_of
 from tidelog.ports import Clock
-from tidelog.types import BrokerId, Epoch
+from tidelog.types import NO_EPOCH, BrokerId, Epoch
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import UpdateMetadataPartitionState, UpdateMetadataRequest
 
@@ -85,6 +85,8 @@ class MetadataCache:
         self.controller_id: BrokerId = NO_LEADER
         self.is_complete = False
         """Whether every topic there is has been told."""
+        self.told_epoch = NO_EPOCH
+        """The broker epoch in which that was, the last time."""
         self._names: dict[bytes, str] = {}
         self._left_out: dict[str, bytes] = {}
         """The ids of topics that a full update left out, until their names come back."""
@@ -148,7 +150,7 @@ class MetadataCache:
         until_ns = self._clock.monotonic_ns() + _LISTED_AFTER_DEATH_NS
         self._lately_gone |= {broker: (one, until_ns) for broker, one in known.items() if broker not in self.brokers}
         if request.type == FULL_UPDATE:
-            self.is_complete = True
+            self.is_complete, self.told_epoch = True, request.broker_epoch
             named = {topic.topic_name for topic in request.topic_states}
             for name in [name for name in self.topics if name not in named]:
                 self._left_out[name] = self.topics[name].topic_id
@@ -164,7 +166,7 @@ class MetadataCache:
         return deleted
 
     def _apply_topic(self, name: str, topic_id: bytes, states: Iterable[UpdateMetadataPartitionState]) -> bytes | None:
-        """The id of the topic that was known if that is no more.
+        """The id of the topic that was known if that is no more, or of one of which only the end is told.
 
         An older state of a partition never replaces a newer one of the same topic id (edge case 42). The requests of
         tidelog's controllers are in order when they come here; those of Kafka's may not be.
@@ -172,7 +174,8 @@ class MetadataCache:
         known = was = self.topics.get(name)
         is_other = known is not None and topic_id != ZERO_UUID and known.topic_id != topic_id
         states = list(states)
-        if is_other and states and all(state.leader == LEADER_DURING_DELETE for state in states):
+        is_end = bool(states) and all(state.leader == LEADER_DURING_DELETE for state in states)
+        if is_other and is_end:
             return None  # the end of an earlier topic of this name, told late
         if is_other:
             known = None  # deleted and created anew
@@ -192,7 +195,9 @@ class MetadataCache:
             left_out = self._left_out.pop(name, None)
             if was is None and left_out is not None and topic_id not in (ZERO_UUID, left_out):
                 return left_out
-        return was.topic_id if was is not None and (known is None or not partitions) else None
+        if was is None:  # told of its end first: offsets of it may have been loaded all the same
+            return topic_id if is_end and topic_id != ZERO_UUID else None
+        return was.topic_id if known is None or not partitions else None
 
     def _forget(self, name: str) -> None:
         old = self.topics.pop(name, None)

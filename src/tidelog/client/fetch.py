@@ -259,7 +259,8 @@ class Fetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE and self._settings.out_of_range is not None:
             time = self._settings.out_of_range
             found = await list_offsets(self._cluster, {partition: time}, isolation=self._settings.isolation)
-            self._positions[partition] = found[partition].offset
+            if partition in self._positions:  # else it was dropped meanwhile
+                self._positions[partition] = found[partition].offset
             return False
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise BrokerError(code, f"fetch of {partition} from offset {self._positions[partition]}")

@@ -50,7 +50,7 @@ from tidelog.wire.messages.group_offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequestGroup,
 )
-from tidelog.wire.messages.group_records import GroupMetadataValue, OffsetCommitKey
+from tidelog.wire.messages.group_records import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tidelog.wire.messages.groups import (
     DeletableGroupResult,
     DescribeGroupsResponseDescribedGroup,
@@ -473,11 +473,11 @@ class Groups:
         self.discard()
         return turn.effects
 
-    def topic_ids(self) -> Iterator[set[tuple[str, bytes]]]:
-        """The names and ids of all topics that there are offsets of, those of one group and one name at a time."""
+    def by_topic(self) -> Iterator[tuple[str, Collection[OffsetCommitValue]]]:
+        """What each group has committed for each topic."""
         for group in self._groups.values():
             for name, values in group.commits.by_topic.items():
-                yield {(name, value.topic_id) for value in values.values()}
+                yield name, values.values()
 
     def discard(self) -> None:
         """They are kept here no more, and nothing of them counts."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tidelog.errors import CorruptBatchError, StorageError
+from tidelog.errors import CorruptBatchError, StorageError, TidelogError
 from tidelog.log.cleaner import DEDUPE_BUFFER_BYTES, UncleanableError, clean, plan_cleaning
 from tidelog.log.compaction_plan import Plan, due
 from tidelog.log.directory import LogDirectory
@@ -126,6 +126,12 @@ class Housekeeping:
         except (CorruptBatchError, UncleanableError) as failure:
             self.uncleanable[log.partition] = str(failure)
             _log.error("%s is not compacted any more: %s", log.partition, failure)
+            return False
+        except (TidelogError, OSError, MemoryError):
+            raise  # it may pass, or the directory is offline
+        except Exception as failure:  # whatever it is: this log would be chosen again, and no other one
+            self.uncleanable[log.partition] = repr(failure)
+            _log.exception("%s is not compacted any more", log.partition)
             return False
         if done is not None:
             self._directory.cleaner_offsets[log.partition] = done.end_offset

@@ -112,8 +112,7 @@ class Share:
         """Whether no further small request of this connection may be read."""
         if self._small_room() > 0:
             return False
-        light_limit = self.limit + LIGHT_EIGHTHS * self.limit // 8
-        return connection.releasable_bytes >= SMALL_BYTES or self.held >= light_limit
+        return connection.releasable_bytes >= SMALL_BYTES or self.held >= self.limit + LIGHT_EIGHTHS * self.limit // 8
 
     def _small_room(self) -> int:
         """Bytes that small requests may still bring."""
@@ -127,11 +126,16 @@ class Share:
 
     def _next_paused(self) -> Ask | None:
         """The ask that is due first of all; or of light connections, if there is room for them only."""
-        for largest in (_HEAVY, _LIGHT):
-            paused = self.paused.first(largest)
+        for paused in reversed((self._next_light(), self.paused.first(_HEAVY))):
             if paused is not None and not self.is_full_for(paused.connection):
                 return paused
         return None
+
+    def _next_light(self) -> Ask | None:
+        """One that has become heavy while it was paused waits with the heavy ones."""
+        while (ask := self.paused.first(_LIGHT)) is not None and ask.connection.releasable_bytes >= SMALL_BYTES:
+            self.paused.add(Ask(ask.connection, _HEAVY, ask.size, ask.since_ns))
+        return ask
 
     # Requests that are being read
 
@@ -231,8 +235,7 @@ class Share:
         What follows from reading on may change anything here, but does not call this again.
         """
         for _ in range(max(self._small_room(), 0) // SMALL_BYTES + 1):
-            paused = self._next_paused()
-            if paused is None:
+            if (paused := self._next_paused()) is None:
                 break
             self.paused.serve(paused)
             _read_on(paused.connection, 0)

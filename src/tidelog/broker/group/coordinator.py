@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from tidelog.wire.messages.group_offsets import OffsetCommitRequest
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+
+_log = logging.getLogger(__name__)
 
 _FIRST_REST_S, _LONGEST_REST_S = 0.01, 0.25
 """Tombstones that are on their way are soon in the log, but what it has refused may be refused for a while."""
@@ -120,19 +123,28 @@ class GroupCoordinator:
         left = most
         for shard in list(self.shards.values()):
             if left > 0 and shard.has_deleted_topics:
-                left -= shard.forget_deleted(left)
+                try:
+                    left -= shard.forget_deleted(left)
+                except Exception:  # a fault with one group: the others go on, and so does who told of the deletion
+                    _log.exception("what was committed for deleted topics cannot be forgotten")
         return most - left
 
     async def _expire_offsets(self) -> None:
         """All groups are looked at in slices: many of them may end at the same check."""
         while True:
             await asyncio.sleep(self._broker.config["offsets.retention.check.interval.ms"] / 1000)
-            for shard in self.shards.values():
-                shard.begin_expiry()
-            while any(shard.has_expiry for shard in self.shards.values()):
-                await self._broker.lane.turn()
-                self._expire_some(SLICE)
-            self.story.tell_expired()
+            try:
+                await self._check_offsets()
+            except Exception:  # a fault with one group: without this task no offset of this broker expires any more
+                _log.exception("old offsets cannot be forgotten; it is tried again")
+
+    async def _check_offsets(self) -> None:
+        for shard in self.shards.values():
+            shard.begin_expiry()
+        while any(shard.has_expiry for shard in self.shards.values()):
+            await self._broker.lane.turn()
+            self._expire_some(SLICE)
+        self.story.tell_expired()
 
     def _expire_some(self, most: int) -> None:
         for shard in list(self.shards.values()):

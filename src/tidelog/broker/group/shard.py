@@ -265,9 +265,10 @@ class GroupShard:
         """Wait until all that was loaded is committed: a record that only this broker has could still be lost.
 
         The followers have to follow this broker as well. The request that made it leader may have come late, when
-        another broker leads already. Then its log may be too short, although all of it is committed.
+        another broker leads already. Then its log may be too short, although all of it is committed. Between two terms
+        nobody follows it.
         """
-        while (leader := self._partition.leader) is not None and not leader.is_followed:
+        while (leader := self._partition.leader) is None or not leader.is_followed:
             await asyncio.sleep(_LOOK_EVERY_S)
         if self._partition.is_committed(end):
             return

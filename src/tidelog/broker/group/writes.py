@@ -72,6 +72,8 @@ class Writes:
         self._gathered: list[Write] = []
         self._large: asyncio.Task[None] | None = None
         """Brings a large write into the log."""
+        self._behind: list[asyncio.TimerHandle] = []
+        """Of those that wait for it to be complete."""
         self._is_over = False
         self._unsettled: deque[_Batch] = deque()
         self._flushes: dict[asyncio.Task[None], None] = {}
@@ -80,6 +82,8 @@ class Writes:
         if not self._gathered:
             self._at_end_of_turn(self._append_gathered)
         self._gathered.append(write)
+        if self._large is not None:
+            self._start_timers_behind([write])
 
     def most_of_record(self) -> int:
         """How many bytes of key and value a record may have."""
@@ -102,6 +106,7 @@ class Writes:
                 self._gathered[:0] = [write for chunk, _ in chunks for write in chunk]
                 self._start_timer(batch)
                 self._large = asyncio.ensure_future(self._append_large(batch, writes[0].records))
+                self._start_timers_behind(self._gathered)
                 break
             self._append(batch)
         self._tell()
@@ -158,11 +163,14 @@ class Writes:
         finally:
             batch.writes = [write._replace(records=[]) for write in batch.writes]
             self._large = None
+            self._stop_timers_behind()
             self._append_gathered()
 
     def _failed(self, batch: _Batch, code: ErrorCode) -> None:
         """What is not in the log does not wait for what is: that may take long."""
         self._unsettled.remove(batch)
+        if batch.timer is not None:
+            batch.timer.cancel()
         self._settle_all(batch, code)
 
     def _failed_unexpectedly(self, batch: _Batch) -> None:
@@ -194,6 +202,16 @@ class Writes:
             return  # a large write began to wait before it was in the log
         loop = asyncio.get_running_loop()
         batch.timer = loop.call_later(self._settings.timeout_ms / 1000, self._too_late, batch)
+
+    def _start_timers_behind(self, writes: Iterable[Write]) -> None:
+        """The large write may have to wait for long, and nobody waits longer for what is behind it than for itself."""
+        loop, late_s = asyncio.get_running_loop(), self._settings.timeout_ms / 1000
+        self._behind += [loop.call_later(late_s, self._settle, write, ErrorCode.REQUEST_TIMED_OUT) for write in writes]
+
+    def _stop_timers_behind(self) -> None:
+        for timer in self._behind:
+            timer.cancel()
+        self._behind.clear()
 
     def _leader(self) -> Leader:
         leader = self._partition.leader
@@ -252,6 +270,8 @@ class Writes:
 
     async def close(self) -> None:
         """Nobody is told of anything any more."""
+        self._gathered.clear()
+        self._stop_timers_behind()
         if self._large is not None:
             self._large.cancel()
             await asyncio.gather(self._large, return_exceptions=True)
