@@ -75,9 +75,18 @@ def test_a_long_page_is_made_in_pieces() -> None:
     metrics.before_reading(lambda: iter((None, None)))
     metrics.series("s", "Many.", ("n",), lambda: (((str(n),), n) for n in range(1, 2 * PIECE)))
     pieces = list(metrics.pieces())
-    assert [len(piece) for piece in pieces] == [0, 0, 0, 0, PIECE, PIECE, 1]
+    assert [len(piece) for piece in pieces] == [0, 0, 0, 0, 2 + PIECE, PIECE - 1]
     assert walked == [1]
     assert parse(metrics.text())["s"].samples[-1] == ("s", {"n": str(2 * PIECE - 1)}, 2 * PIECE - 1)
+
+
+def test_what_is_looked_at_and_not_shown_is_counted_as_well() -> None:
+    """Forty thousand lags of partitions whose leader is gone are forty thousand looks and no line."""
+    metrics = Metrics()
+    metrics.series("s", "Few of many.", ("n",), lambda: ((("1",), 1) if n == PIECE else None for n in range(3 * PIECE)))
+    metrics.series("t", "None of many.", ("n",), lambda: (None for _ in range(2 * PIECE)))
+    assert [len(piece) for piece in metrics.pieces()] == [0, 3, 0, 0, 0]
+    assert list(parse(metrics.text())) == ["s"]
 
 
 def test_quantiles_are_of_the_last_minute() -> None:
