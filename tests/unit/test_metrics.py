@@ -242,6 +242,7 @@ def test_the_page() -> None:
         assert _shown(page, "kafka_log_log_logendoffset", **one) == 1
         assert _shown(page, "kafka_topic_partition_current_offset", **one) == 1
         assert _shown(page, "kafka_cluster_partition_underreplicated", **one) == 0
+        assert _shown(page, "kafka_topic_partitions", topic="t") == 1
         assert _shown(page, "kafka_network_requestmetrics_requests_total", request="Produce", version="12") == 1
         times = page["kafka_network_requestmetrics_totaltimems"].samples
         counts = {one.labels["request"]: one.value for one in times if one.name.endswith("_count")}
@@ -269,7 +270,11 @@ def test_what_is_not_in_sync_is_shown() -> None:
         shown = [_shown(page, prefix + name) for name in ("underreplicatedpartitions", "underminisrpartitioncount")]
         assert shown == [1, 1]
         assert _shown(page, prefix + "atminisrpartitioncount") == 0
-        assert _shown(page, "kafka_cluster_partition_underminisr", topic="t", partition="0") == 1
+        one = {"topic": "t", "partition": "0"}
+        assert _shown(page, "kafka_cluster_partition_underminisr", **one) == 1
+        assert _shown(page, "kafka_topic_partition_replicas", **one) == 2
+        assert _shown(page, "kafka_topic_partition_in_sync_replica", **one) == 1
+        assert _shown(page, "kafka_topic_partition_under_replicated_partition", **one) == 1
         copied = _shown(page, "kafka_server_brokertopicmetrics_replicationbytesout_total")
         assert copied == kit.partition().log.size_bytes
         assert _shown(page, "kafka_server_brokertopicmetrics_bytesout_total") == 0
