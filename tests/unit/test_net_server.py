@@ -381,11 +381,14 @@ async def test_what_comes_behind_a_request_is_not_kept():
     port = await pages.listen("127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+
+    async def send_more() -> None:
+        for _ in range(32):
+            writer.write(b"x" * 1024 * 1024)
+            await writer.drain()
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            for _ in range(32):
-                writer.write(b"x" * 1024 * 1024)
-                await writer.drain()
+        await asyncio.wait_for(send_more(), 0.5)
     writer.transport.abort()
     may_end.set()
     await pages.close()
