@@ -83,6 +83,9 @@ def test_the_names_that_dashboards_query(seen: Seen) -> None:
         "kafka_log_log_size": "gauge",
         "kafka_coordinator_group_groupmetadatamanager_numgroups": "gauge",
         "kafka_consumergroup_lag": "gauge",
+        "kafka_topic_partitions": "gauge",
+        "kafka_topic_partition_in_sync_replica": "gauge",
+        "kafka_topic_partition_under_replicated_partition": "gauge",
         "process_cpu_seconds_total": "counter",
         "process_resident_memory_bytes": "gauge",
         "python_info": "gauge",
@@ -96,6 +99,7 @@ def test_what_the_page_says_is_true(seen: Seen) -> None:
 
     assert shown("kafka_server_brokertopicmetrics_messagesin_total", topic="orders") == 3
     assert shown("kafka_topic_partition_current_offset", topic="orders") == 3
+    assert shown("kafka_topic_partitions", topic="orders") == 2
     committed = shown("kafka_consumergroup_current_offset", consumergroup="billing")
     assert committed + shown("kafka_consumergroup_lag", consumergroup="billing") == shown(
         "kafka_log_log_logendoffset", topic="orders"

@@ -58,6 +58,28 @@ def test_members_that_leave_are_silent_or_come_back(coordinator: Coordinator, ca
     assert empty.startswith("group orders-readers is empty, generation 3, after 0.0 s; 0 joined and 1 went: ")
 
 
+def test_a_static_member_that_comes_back_to_its_place_is_no_part_of_the_next_rebalance(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticket = coordinator.join(version=5, instance_id="one")
+    coordinator.pass_ms(6_000)
+    member = coordinator.answers[ticket].member_id
+    coordinator.sync(member, 1, {member: b"all"})
+    caplog.clear()
+    for _ in range(5):
+        coordinator.join(version=5, instance_id="one")
+    assert len(caplog.messages) == 5
+    assert all(
+        "came back as a static member: group orders-readers does not rebalance" in one for one in caplog.messages
+    )
+    caplog.clear()
+    coordinator.join(version=3)
+    coordinator.pass_ms(REBALANCE_MS + SESSION_MS)
+    complete = next(message for message in caplog.messages if "is complete" in message)
+    assert "came back" not in complete
+    assert "1 joined and 0 went" in complete or "1 joined and 1 went" in complete
+
+
 def test_a_leader_with_other_metadata_is_the_reason(coordinator: Coordinator, caplog: pytest.LogCaptureFixture) -> None:
     (member,) = joined(coordinator, 1)
     caplog.clear()

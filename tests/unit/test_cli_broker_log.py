@@ -118,6 +118,17 @@ def test_what_a_client_chose_is_one_line_and_not_too_long(lines: list[str]) -> N
     assert one_line("a\x00") == "a\\x00"
 
 
+def test_a_traceback_cannot_be_taken_for_lines_of_the_log(lines: list[str]) -> None:
+    try:
+        raise ValueError("a group\nERROR all is lost\x1b[2J")
+    except ValueError:
+        logging.getLogger(LOGGER).exception("this failed")
+    first, *others = lines[0].split("\n")
+    assert first == "ERROR this failed"
+    assert others[-2:] == ["  ValueError: a group", "  ERROR all is lost\\x1b[2J"]
+    assert all(line.startswith("  ") for line in others)
+
+
 def test_warnings_are_passed_on_in_one_line(tmp_path: Path) -> None:
     read, written = os.pipe()
     handler = broker_log._Passed(written)

@@ -75,9 +75,18 @@ def test_a_long_page_is_made_in_pieces() -> None:
     metrics.before_reading(lambda: iter((None, None)))
     metrics.series("s", "Many.", ("n",), lambda: (((str(n),), n) for n in range(1, 2 * PIECE)))
     pieces = list(metrics.pieces())
-    assert [len(piece) for piece in pieces] == [0, 0, 0, 0, PIECE, PIECE, 1]
+    assert [len(piece) for piece in pieces] == [0, 0, 0, 0, 2 + PIECE, PIECE - 1]
     assert walked == [1]
     assert parse(metrics.text())["s"].samples[-1] == ("s", {"n": str(2 * PIECE - 1)}, 2 * PIECE - 1)
+
+
+def test_what_is_looked_at_and_not_shown_is_counted_as_well() -> None:
+    """Forty thousand lags of partitions whose leader is gone are forty thousand looks and no line."""
+    metrics = Metrics()
+    metrics.series("s", "Few of many.", ("n",), lambda: ((("1",), 1) if n == PIECE else None for n in range(3 * PIECE)))
+    metrics.series("t", "None of many.", ("n",), lambda: (None for _ in range(2 * PIECE)))
+    assert [len(piece) for piece in metrics.pieces()] == [0, 3, 0, 0, 0]
+    assert list(parse(metrics.text())) == ["s"]
 
 
 def test_quantiles_are_of_the_last_minute() -> None:
@@ -233,6 +242,7 @@ def test_the_page() -> None:
         assert _shown(page, "kafka_log_log_logendoffset", **one) == 1
         assert _shown(page, "kafka_topic_partition_current_offset", **one) == 1
         assert _shown(page, "kafka_cluster_partition_underreplicated", **one) == 0
+        assert _shown(page, "kafka_topic_partitions", topic="t") == 1
         assert _shown(page, "kafka_network_requestmetrics_requests_total", request="Produce", version="12") == 1
         times = page["kafka_network_requestmetrics_totaltimems"].samples
         counts = {one.labels["request"]: one.value for one in times if one.name.endswith("_count")}
@@ -260,7 +270,11 @@ def test_what_is_not_in_sync_is_shown() -> None:
         shown = [_shown(page, prefix + name) for name in ("underreplicatedpartitions", "underminisrpartitioncount")]
         assert shown == [1, 1]
         assert _shown(page, prefix + "atminisrpartitioncount") == 0
-        assert _shown(page, "kafka_cluster_partition_underminisr", topic="t", partition="0") == 1
+        one = {"topic": "t", "partition": "0"}
+        assert _shown(page, "kafka_cluster_partition_underminisr", **one) == 1
+        assert _shown(page, "kafka_topic_partition_replicas", **one) == 2
+        assert _shown(page, "kafka_topic_partition_in_sync_replica", **one) == 1
+        assert _shown(page, "kafka_topic_partition_under_replicated_partition", **one) == 1
         copied = _shown(page, "kafka_server_brokertopicmetrics_replicationbytesout_total")
         assert copied == kit.partition().log.size_bytes
         assert _shown(page, "kafka_server_brokertopicmetrics_bytesout_total") == 0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from netkit import (
+    PATIENCE_S,
     FakeRegion,
     LoopClock,
     Parking,
@@ -345,6 +346,51 @@ async def test_those_who_ask_while_the_page_is_made_get_the_same_page():
     made = await asyncio.gather(*others)
     assert {shown.splitlines()[-1] for shown in made} == {b"tidelog_reads 1"}
     assert (await pages.metrics()).endswith(b"tidelog_reads 2\n")
+    await pages.close()
+
+
+@every_loop
+async def test_few_connections_are_kept_for_clients_that_ask_for_nothing():
+    """They would take the file descriptors that the logs need."""
+    pages = pages_of(Metrics())
+    port = await pages.listen("127.0.0.1", 0)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(150)]
+    answer = await page(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\nok\n")
+    async with asyncio.timeout(PATIENCE_S):
+        for reader, _ in silent[:50]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+    newest_reader, newest = silent[-1]
+    newest.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert (await newest_reader.read()).endswith(b"\r\n\r\nok\n")
+    for _, writer in silent:
+        writer.close()
+    await pages.close()
+
+
+@every_loop
+async def test_what_comes_behind_a_request_is_not_kept():
+    """The page may take a second to make. Gigabytes may come in it, which would be put together piece by piece."""
+    may_end = asyncio.Event()
+
+    async def prepare() -> None:
+        await may_end.wait()
+
+    pages = Pages(Metrics(), SlowLane(), lambda: "", prepare)
+    port = await pages.listen("127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+
+    async def send_more() -> None:
+        for _ in range(32):
+            writer.write(b"x" * 1024 * 1024)
+            await writer.drain()
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(send_more(), 0.5)
+    writer.transport.abort()
+    may_end.set()
     await pages.close()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import tidelog
 from tidelog.broker.control.stats import facts_of
 from tidelog.broker.group.gauges import add_group_gauges
 from tidelog.broker.partition_gauges import add_partition_gauges
+from tidelog.controller.image import Image
+from tidelog.metrics import Found
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -103,6 +106,12 @@ def _add_controller_gauges(broker: Broker) -> None:
         "Partitions of the cluster; 0 on brokers that are not controller.",
         lambda: facts.global_partition_count,
     )
+    metrics.series(
+        "kafka_topic_partitions",
+        "Partitions of a topic, shown by the controller.",
+        ("topic",),
+        lambda: _partitions(broker.controller.image),
+    )
     metrics.gauge(
         prefix + "offlinepartitionscount",
         "Partitions of the cluster that have no leader; 0 on brokers that are not controller.",
@@ -118,3 +127,8 @@ def _add_controller_gauges(broker: Broker) -> None:
         "Partitions of the cluster that are being moved; 0 on brokers that are not controller.",
         lambda: facts.reassigning_partitions,
     )
+
+
+def _partitions(image: Image | None) -> Iterator[Found]:
+    for topic in [] if image is None else list(image.standing()):
+        yield (topic.name,), len(topic.assignments)

@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 _MAX_REQUEST_BYTES = 8192
 _PATIENCE_S = 30.0
 """Within it a request is there and its answer taken, or the connection ends."""
+_MOST_CONNECTIONS = 100
+"""They take file descriptors, which the logs and the brokers' clients need: one more, and the oldest of them ends."""
 _MOST_UNTAKEN = 10
 """Answers that clients have not taken yet: one more, and the oldest of these connections ends."""
 _COST_OF_PIECE = 250
@@ -41,6 +43,7 @@ class Pages:
         """Asks others for what the page needs of them."""
         self._making: asyncio.Task[bytes] | None = None
         self._server: asyncio.Server | None = None
+        self._open: dict[_Connection, None] = {}
         self._untaken: dict[_Connection, None] = {}
 
     async def listen(self, host: str, port: int) -> int:
@@ -50,14 +53,20 @@ class Pages:
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
+    def opened(self, connection: _Connection) -> None:
+        self._open[connection] = None
+        if len(self._open) > _MOST_CONNECTIONS:
+            next(iter(self._open)).abort()
+
     def sent(self, connection: _Connection) -> None:
         """Its answer is on its way. A page may be large, so few are held for those who do not take them."""
         self._untaken[connection] = None
         if len(self._untaken) > _MOST_UNTAKEN:
             next(iter(self._untaken)).abort()
 
-    def taken(self, connection: _Connection) -> None:
-        """Or the client has gone."""
+    def gone(self, connection: _Connection) -> None:
+        """It has its answer, or has given up."""
+        self._open.pop(connection, None)
         self._untaken.pop(connection, None)
 
     async def metrics(self) -> bytes:
@@ -97,17 +106,16 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._transport.abort)
+        self._pages.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
-        self._pages.taken(self)
+        self._pages.gone(self)
         if self._task is not None:
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
         self._request += data
-        if self._task is not None:
-            return
         if b"\r\n\r\n" in self._request or b"\n\n" in self._request:
             self._answer()
         elif len(self._request) > _MAX_REQUEST_BYTES:
@@ -119,6 +127,7 @@ class _Connection(asyncio.Protocol):
         if method not in (b"GET", b"HEAD"):
             self._send(method, "405 Method Not Allowed", b"only GET and HEAD\n")
         elif path in (_METRICS, b"/"):
+            self._transport.pause_reading()  # what comes behind a request is not looked at, so it is not kept
             self._task = asyncio.ensure_future(self._send_metrics(method))
         elif path == _HEALTH:
             self._send(method, "200 OK", b"ok\n")
@@ -139,7 +148,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        self._pages.taken(self)
+        self._pages.gone(self)
         self._transport.abort()
 
     def _send_readiness(self, method: bytes) -> None:

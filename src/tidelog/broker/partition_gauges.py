@@ -49,6 +49,24 @@ def add_partition_gauges(metrics: Metrics, replicas: Replicas) -> None:
         lambda one: one.log.log_start_offset,
         led_only=True,
     )
+    of_each.add(
+        "kafka_topic_partition_replicas",
+        "Replicas that the partition should have, shown by its leader.",
+        lambda one: len(one.replicas),
+        led_only=True,
+    )
+    of_each.add(
+        "kafka_topic_partition_in_sync_replica",
+        "Replicas that are in sync, shown by the leader of the partition.",
+        lambda one: len(one.isr),
+        led_only=True,
+    )
+    of_each.add(
+        "kafka_topic_partition_under_replicated_partition",
+        "1 if a replica is not in sync, shown by the leader of the partition.",
+        _is_under_replicated,
+        led_only=True,
+    )
 
 
 def _is_under_replicated(partition: Partition) -> bool:

@@ -8,6 +8,7 @@ import os
 import sys
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
+from typing import Any
 
 _MAX_BYTES = 16 * 1024 * 1024
 _KEPT_FILES = 4
@@ -85,6 +86,11 @@ class _OneLine(logging.Formatter):
             message = f"{message[:_LONGEST_MESSAGE]}... ({len(message)} characters)"
         record.message = one_line(message)
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """The text of an exception may name what a client chose, too. The lines of a traceback are indented."""
+        text = super().formatException(ei)
+        return "\n".join(f"  {one_line(line)}" for line in text.split("\n"))
 
 
 def one_line(text: str) -> str:

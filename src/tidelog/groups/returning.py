@@ -26,10 +26,12 @@ def come_back(turn: Turn, group: Group, asked: Join, member: Member) -> None:
     group.wait_for_join(member, asked.ticket)
     member.is_new = False
     keep_alive(turn, member)
-    group.usage.story.member_joined(group, member, "came back as a static member")
     if group.state is GroupState.STABLE and group.elected_protocol() == group.protocol:
+        group.usage.story.member_returned(group, member)
         _keep_place(turn, group, asked, member, old_leader or "")
-    elif group.state is GroupState.PREPARING_REBALANCE:
+        return
+    group.usage.story.member_joined(group, member, "came back as a static member")
+    if group.state is GroupState.PREPARING_REBALANCE:
         complete_if_all_joined(turn, group)
     else:
         # The leader assigns to the old id just now, or the protocol changes.

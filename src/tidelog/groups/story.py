@@ -15,6 +15,9 @@ class Story:
     def member_joined(self, group: Group, member: Member, how: str) -> None:
         """For the first time, or again in a way that needs a rebalance: `how` is what it did."""
 
+    def member_returned(self, group: Group, member: Member) -> None:
+        """A static one, to its place: the others hear nothing of it."""
+
     def member_gone(self, group: Group, member: Member, why: str) -> None:
         """It left, or was taken out. `why` is what it did or did not do."""
 

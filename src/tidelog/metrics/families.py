@@ -34,7 +34,8 @@ class Family:
         return [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} {self.shown_kind}"]
 
     def lines(self) -> Iterator[str]:
-        """Series that come or go while the page is made may be in it or not."""
+        """Series that come or go while the page is made may be in it or not. An empty line is none: something was
+        looked at and is not shown."""
         raise NotImplementedError
 
     def series(self, values: Values) -> str:
@@ -104,10 +105,10 @@ class Totals(Gauges):
 
 
 class FoundSeries(Family):
-    """Series that are found when the page is made, with their labels and values."""
+    """Series that are found when the page is made, with their labels and values; None for what is not shown."""
 
     def __init__(
-        self, name: str, help_text: str, labels: Values, find: Callable[[], Iterable[Found]], kind: str
+        self, name: str, help_text: str, labels: Values, find: Callable[[], Iterable[Found | None]], kind: str
     ) -> None:
         super().__init__(name, help_text, labels)
         self._find = find
@@ -118,5 +119,5 @@ class FoundSeries(Family):
         return self._kind
 
     def lines(self) -> Iterator[str]:
-        for values, value in self._find():
-            yield f"{self.series(values)} {number(value)}"
+        for found in self._find():
+            yield "" if found is None else f"{self.series(found[0])} {number(found[1])}"

@@ -9,7 +9,7 @@ from tidelog.metrics.families import GAUGE, Counter, Counters, Family, Found, Fo
 from tidelog.metrics.summary import Summaries
 
 PIECE = 250
-"""Lines of the page that are made in one go."""
+"""Lines of the page that are made in one go, with those that are left out."""
 
 F = TypeVar("F", bound=Family)
 
@@ -43,10 +43,15 @@ class Metrics:
         return self._declare(Summaries(name, help_text, labels, now_ns))
 
     def series(
-        self, name: str, help_text: str, labels: tuple[str, ...], find: Callable[[], Iterable[Found]], kind: str = GAUGE
+        self,
+        name: str,
+        help_text: str,
+        labels: tuple[str, ...],
+        find: Callable[[], Iterable[Found | None]],
+        kind: str = GAUGE,
     ) -> None:
         """Series that are found when the page is made. Other work goes on while they are: what `find` walks may
-        change, so it walks a copy."""
+        change, so it walks a copy, and where it finds nothing for long it gives None."""
         self._declare(FoundSeries(name, help_text, labels, find, kind))
 
     def _declare(self, family: F) -> F:
@@ -78,13 +83,13 @@ class Metrics:
                 yield []
             yield []
         for family in self.families:
-            lines = family.head()
-            count = len(lines)
-            for line in family.lines():
-                lines.append(line)
-                count += 1
-                if len(lines) >= PIECE:
+            lines, is_begun = [], False
+            for count, line in enumerate(family.lines(), 1):
+                if line:
+                    lines += [line] if is_begun else [*family.head(), line]
+                    is_begun = True
+                if count % PIECE == 0:
                     yield lines
                     lines = []
-            if count > len(family.head()):
+            if lines:
                 yield lines

@@ -127,8 +127,8 @@ class _Shown:
             yield (group_id, topic, str(index)), offset
         self.left_out = max(0, self._usage.offsets - shown)
 
-    def lags(self) -> Iterator[Found]:
+    def lags(self) -> Iterator[Found | None]:
+        """None where it is not known how far the partition reaches."""
         for group_id, topic, index, offset in self._committed():
             end = self._log_ends.of(topic, index)
-            if end is not None:
-                yield (group_id, topic, str(index)), max(0, end - offset)
+            yield None if end is None else ((group_id, topic, str(index)), max(0, end - offset))

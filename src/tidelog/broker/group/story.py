@@ -1,7 +1,8 @@
 """What the log of a coordinator says of its groups.
 
 A rebalance has two lines: why it began, and what came of it. Hundreds of members may join in one rebalance, so the
-second line counts them and names a few; each of them has a line at DEBUG. Offsets that expire are summed up.
+second line counts them and names a few; each of them has a line at DEBUG. A static member that comes back to its place
+has a line too, and no rebalance. Offsets that expire are summed up.
 """
 
 from __future__ import annotations
@@ -48,6 +49,14 @@ class GroupStory(Story):
             rebalance = self._note(group, member, how)
             rebalance.joined += 1
 
+    def member_returned(self, group: Group, member: Member) -> None:
+        _log.info(
+            "%s came back as a static member: group %s does not rebalance, generation %d",
+            _named(member),
+            shown(group.id),
+            group.generation,
+        )
+
     def member_gone(self, group: Group, member: Member, why: str) -> None:
         if _log.isEnabledFor(logging.INFO):
             rebalance = self._note(group, member, why)
@@ -57,7 +66,7 @@ class GroupStory(Story):
         rebalance = self._under_way.setdefault(group.id, _Rebalance())
         is_first = rebalance.since_ms is None
         if is_first or len(rebalance.names) < _MOST_NAMED or _log.isEnabledFor(logging.DEBUG):
-            text = f"member {shown(member.id)} at {shown(member.client.host.lstrip('/'))} {what}"
+            text = f"{_named(member)} {what}"
             if is_first:
                 rebalance.why = text
             if len(rebalance.names) < _MOST_NAMED:
@@ -131,3 +140,7 @@ class GroupStory(Story):
                 counted(self._ended_groups, "group"),
             )
         self._forgotten_offsets = self._forgetting_groups = self._ended_groups = 0
+
+
+def _named(member: Member) -> str:
+    return f"member {shown(member.id)} at {shown(member.client.host.lstrip('/'))}"
