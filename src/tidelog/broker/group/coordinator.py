@@ -14,6 +14,7 @@ from tidelog.broker.group.shard import GroupShard
 from tidelog.broker.group.story import GroupStory
 from tidelog.broker.pacing import FIRST, SLICE
 from tidelog.broker.partition import Partition, RequestError
+from tidelog.broker.said import Said
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
 from tidelog.groups import GroupConfig, LargeCommit, Usage, partition_of
@@ -47,6 +48,7 @@ class GroupCoordinator:
             "tidelog_group_shard_bad_records_total",
             "Records of __consumer_offsets that could not be read and were passed over.",
         )
+        self._said = Said()
         self._clock = broker.clock
         self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
         self._retention: asyncio.Task[None] | None = None
@@ -125,8 +127,9 @@ class GroupCoordinator:
             if left > 0 and shard.has_deleted_topics:
                 try:
                     left -= shard.forget_deleted(left)
-                except Exception:  # a fault with one group: the others go on, and so does who told of the deletion
-                    _log.exception("what was committed for deleted topics cannot be forgotten")
+                except Exception as failure:  # a fault with one group: the others go on, and so does the caller
+                    if self._said.is_news(repr(failure)):
+                        _log.exception("what was committed for deleted topics cannot be forgotten; it is tried again")
         return most - left
 
     async def _expire_offsets(self) -> None:
