@@ -56,10 +56,12 @@ JOBS  ?= 2
 search: setup ## simulate SEEDS=0-9999 in JOBS=2 processes; failures go to .cache/search, and a second run goes on
 	$(BIN)/tidelog lab sim --seeds $(SEEDS) --jobs $(JOBS) --keep-going --resume --trace .cache/search
 
-check: setup ## ruff, mypy --strict, import-linter
+check: setup ## ruff, mypy --strict, import-linter, and whether docs/RULES.md and docs/EDGE_CASES.md are true
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy tools/check_rules.py
+	$(BIN)/python tools/check_rules.py
 	$(BIN)/lint-imports --no-cache
 
 conformance: setup peers ## Apache Kafka's own tools and brokers judge what we write; TARGET=tidelog leaves out Kafka's own brokers, and tools built on clients

@@ -82,6 +82,36 @@ def test_edge_02_elections_back_to_back() -> None:
     run(story, topic=False)
 
 
+@pytest.mark.parametrize("tells", [True, False], ids=["in a fetch", "when it is asked"])
+def test_edge_02_the_answer_names_the_epoch_that_was_found(tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last leader never heard of the term between: where it ends the term before, the returning one has its own."""
+    if not tells:
+        monkeypatch.setattr("tidelog.broker.fetcher._TELLS_DIVERGENCE", 99)
+
+    async def story(cluster: ClusterKit) -> None:
+        first, second, third = await _in_order(cluster)
+        network = cluster.world.network
+        network.cut(f"b{first}", f"b{second}")
+        for value in (b"2", b"3"):
+            assert (await cluster[first].produce(batch([value]), acks=1)).error_code == 0
+        await eventually(lambda: cluster.ends()[third][0] == 4)
+        assert cluster.ends()[second][0] == 2
+        cluster[first].kill()
+        network.cut(f"b{second}", f"b{third}")
+        await eventually(lambda: cluster.leader() == second, 60)
+        assert (await cluster[second].produce(batch([b"only second"]), acks=1)).error_code == 0
+        cluster[second].kill()
+        await eventually(lambda: cluster.leader() == third, 60)
+        assert [entry.start_offset for entry in cluster.replicas()[third].log.epochs.entries] == [0, 4]
+        network.heal_all()
+        await cluster[second].start()
+        await cluster[first].start()
+        await cluster.all_in_sync()
+        assert all(cluster.values(number) == [b"0", b"1", b"2", b"3"] for number in cluster.kits)
+
+    run(story, topic=False)
+
+
 def test_edge_04_fetches_of_another_term_are_fenced_and_tell_nothing() -> None:
     async def story(cluster: ClusterKit) -> None:
         await _fill(cluster, b"0", b"1")

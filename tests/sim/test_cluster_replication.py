@@ -37,6 +37,23 @@ def test_replicas_are_byte_equal_and_hw_moves_on_all() -> None:
     run(story)
 
 
+def test_followers_hear_of_a_new_hw_at_once() -> None:
+    """Their next fetch finds nothing to copy, and does not wait for replica.fetch.wait.max.ms, which is 0.5 s."""
+
+    async def story(cluster: ClusterKit) -> None:
+        await _fill(cluster, 1)
+        await eventually(lambda: set(cluster.ends().values()) == {(1, 1)})
+        loop = asyncio.get_running_loop()
+        for number in range(2, 7):
+            await _fill(cluster, number)
+            began = loop.time()
+            while set(cluster.ends().values()) != {(number, number)}:
+                assert loop.time() - began < 0.1
+                await asyncio.sleep(0.002)
+
+    run(story)
+
+
 def test_a_killed_leader_is_replaced_and_comes_back_as_a_follower() -> None:
     async def story(cluster: ClusterKit) -> None:
         values = await _fill(cluster, *range(5))

@@ -216,7 +216,7 @@ def test_a_commit_waits_for_the_replicas() -> None:
 
 
 @pytest.mark.parametrize("later_ms", [0, 1, 2, 3, 5, 8, 13])
-def test_a_commit_of_several_batches_is_answered_only_if_the_next_coordinator_has_all_of_it(
+def test_edge_21_a_commit_of_several_batches_is_answered_only_if_the_next_coordinator_has_all_of_it(
     later_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pacing, "PIECE", 10)

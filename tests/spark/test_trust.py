@@ -67,7 +67,7 @@ class Offsets:
 
 
 @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
-def test_a_query_whose_first_batch_failed_reads_what_came_since(
+def test_edge_39_a_query_whose_first_batch_failed_reads_what_came_since(
     spark: Any, topics: Topics, name: str, tmp_path: Path, fail_on_data_loss: str
 ) -> None:
     for form in FORMATS:
@@ -86,7 +86,7 @@ def test_a_query_whose_first_batch_failed_reads_what_came_since(
         assert offsets.read == list(range(100, 150)), form
 
 
-def test_rows_of_a_first_batch_that_failed_are_read_again(
+def test_edge_39_rows_of_a_first_batch_that_failed_are_read_again(
     spark: Any, topics: Topics, name: str, tmp_path: Path
 ) -> None:
     """The first micro-batch has rows here: the query begins at offsets that its options no longer say."""
@@ -103,7 +103,9 @@ def test_rows_of_a_first_batch_that_failed_are_read_again(
         assert offsets.read == list(range(40, 100)), form
 
 
-def test_a_broker_that_pauses_makes_no_rows_vanish(spark: Any, own_broker: BrokerProcess, tmp_path: Path) -> None:
+def test_edge_39_a_broker_that_pauses_makes_no_rows_vanish(
+    spark: Any, own_broker: BrokerProcess, tmp_path: Path
+) -> None:
     """For longer than a task waits, with failOnDataLoss=false: the query fails, and goes on when it is started again.
 
     It is paused when the first rows of the micro-batch have come out of the task.
@@ -234,7 +236,7 @@ def _slowly() -> Any:
 
 
 @pytest.mark.long
-def test_rows_that_come_slowly_are_written(spark: Any, topics: Topics, name: str) -> None:
+def test_edge_40_rows_that_come_slowly_are_written(spark: Any, topics: Topics, name: str) -> None:
     """What a sink has been given is on its way while the task waits for more."""
     rows = spark.range(30_000, numPartitions=1).selectExpr("rpad(cast(id as string), 100, '.') as value")
     for form in FORMATS:

@@ -35,7 +35,7 @@ def _write(topics: Topics, batches: Iterator[pa.RecordBatch], topic: str, **sett
     return write_batches(write_options(options), batches).record_count
 
 
-def test_rows_are_written_while_the_task_waits_for_the_next_ones(broker: BrokerProcess) -> None:
+def test_edge_40_rows_are_written_while_the_task_waits_for_the_next_ones(broker: BrokerProcess) -> None:
     topics = Topics(broker)
     topic = topics.create("slow", 1)
 

@@ -371,3 +371,25 @@ def test_a_partition_that_is_taken_away_does_not_wait_for_a_frozen_leader(turns:
         await fetcher.stop()
 
     run(story)
+
+
+@pytest.mark.parametrize(("has_epochs", "end"), [(True, 2), (False, 1)])
+def test_only_a_log_without_any_epoch_is_cut_to_its_hw(has_epochs: bool, end: int) -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        await kit.produce()
+        partition = kit.partition()
+        partition.follow()
+        partition.log.append_as_follower(batch([b"not committed"], base_offset=1, partition_leader_epoch=0))
+        assert (partition.log.log_end_offset, partition.log.high_watermark) == (2, 1)
+        if not has_epochs:
+            partition.log.epochs.clear()
+        leader = Leader()
+        fetcher = await _following(kit, leader)
+        await eventually(lambda: leader.asked)
+        asked = _offsets(leader.asked[0][0]) or _offsets(await leader.answers(1))  # nothing is asked during the cut
+        assert asked == {0: end}
+        assert partition.log.log_end_offset == end
+        await fetcher.stop()
+
+    run(story)

@@ -202,6 +202,21 @@ def test_a_position_beyond_the_leaders_end_is_not_heard(is_cold: bool) -> None:
     run(story)
 
 
+def test_a_fetch_that_hears_where_the_logs_part_tells_nothing() -> None:
+    """The follower has other records there: as many, but not those of this leader."""
+
+    async def story(kit: Kit) -> None:
+        topic_id = await _led(kit, 1)
+        assert (await kit.produce(batch([b"1"]), acks=1)).error_code == 0
+        for last_fetched_epoch, heard in ((0, UNKNOWN_OFFSET), (1, 2)):
+            answer = await kit.call(_fetch(topic_id, {0: 2}, last_fetched_epoch=last_fetched_epoch), FETCH)
+            (told,) = answer.responses[0].partitions
+            assert (told.error_code, told.diverging_epoch.end_offset >= 0) == (0, heard == UNKNOWN_OFFSET)
+            assert _remote(kit, 0).log_end_offset == heard
+
+    run(story)
+
+
 def test_an_answer_of_a_term_that_ended_while_it_was_read_is_not_given() -> None:
     """Its bytes and its HW would be those of a follower's log (edge cases 5 and 29)."""
 

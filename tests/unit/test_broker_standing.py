@@ -1,4 +1,7 @@
-"""A leader whose session may be over, or that may be deposed: what it does not say (DESIGN 5, edge case 43)."""
+"""A leader whose session may be over, or that may be deposed: what it does not say.
+
+This is decision 5 of docs/ARCHITECTURE.md, and edge case 43.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from tidelog.replication.leader import FollowerFetch
 from tidelog.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 
 NONE, NOT_LEADER, TIMED_OUT = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT
+AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 MANY = 200
 
 
@@ -105,6 +106,22 @@ def test_a_produce_that_waits_in_a_later_turn_is_not_acknowledged_if_the_session
         monkeypatch.setattr(Broker, "is_current", property(lambda broker: False))
         await eventually(lambda: len(produces.answered) == MANY)
         assert produces.codes == [NONE] * answered + [NOT_LEADER] * (MANY - answered)
+
+    run(story)
+
+
+def test_those_that_wait_for_a_later_turn_hear_that_the_isr_has_become_too_small() -> None:
+    async def story(kit: Kit) -> None:
+        produces = await Produces.begin(kit)
+        leader = produces.partition.leader
+        assert leader is not None
+        leader.need_replicas(2)
+        produces.copied()
+        answered = len(produces.answered)
+        assert 0 < answered < MANY
+        produces.partition.isr_changed([1])
+        await eventually(lambda: len(produces.answered) == MANY)
+        assert produces.codes == [NONE] * answered + [AFTER_APPEND] * (MANY - answered)
 
     run(story)
 

@@ -236,10 +236,11 @@ def test_edge_07_while_a_change_is_pending_the_larger_set_counts():
     one = leader([1, 2], end=10, hw=10)
     fetch(one, 3, 10)
     one.isr_asked_for([1, 2, 3])
-    one.appended(12)
-    assert not fetch(one, 2, 12)
-    assert one.high_watermark == 10, "3 may be in the ISR by now"
-    assert fetch(one, 3, 11)
+    later_ms = LAG_MS + 1
+    one.appended(12, later_ms)
+    assert not fetch(one, 2, 12, later_ms)
+    assert one.high_watermark == 10, "3 may be in the ISR by now, though it has fallen behind for too long since"
+    assert fetch(one, 3, 11, later_ms)
     assert one.high_watermark == 11
 
 
@@ -301,7 +302,7 @@ def test_members_and_strangers_do_not_join():
         # asked at the end it then had; within the lag
         ([(0, 10)], 20, LAG_MS, None),
         ([(0, 10)], 20, LAG_MS + 1, (1,)),
-        # slow but never far: each fetch is at the end the leader had at the previous one
+        # fetches at the end that the leader has just then; more has come since
         ([(0, 10), (9_000, 20), (18_000, 30)], 40, 19_000, None),
         # never caught up since it was given the benefit of the doubt
         ([(0, 1), (9_000, 2)], 20, LAG_MS + 1, (1,)),
@@ -316,6 +317,17 @@ def test_shrinking(fetches: list[tuple[int, int]], end: int, at_ms: int, shrunk:
         one.appended(one.log_end_offset + (10 if one.log_end_offset + 10 <= end else 0), at)
     one.appended(end, at_ms)
     assert one.shrunk_isr(at_ms) == shrunk
+
+
+def test_a_follower_that_is_never_more_than_one_fetch_behind_stays():
+    """Each fetch is at the end that the leader had at the previous one, so then it had caught up with that."""
+    one = leader([1, 2], replicas=[1, 2], end=10, hw=0)
+    fetch(one, 2, 10, now_ms=0)
+    for number in range(1, 5):
+        one.appended(10 + 10 * number, 9_000 * number)
+        fetch(one, 2, 10 * number, now_ms=9_000 * number)
+    assert one.shrunk_isr(27_000 + LAG_MS) is None
+    assert one.shrunk_isr(27_000 + LAG_MS + 1) == (1,)
 
 
 def test_the_leader_never_leaves():

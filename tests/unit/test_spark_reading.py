@@ -185,7 +185,7 @@ async def _read_on(source: RangeFetch, cluster: Cluster, taken: list[Fetched] | 
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_broker_that_says_nothing_is_no_loss(fail: str) -> None:
+def test_edge_39_a_broker_that_says_nothing_is_no_loss(fail: str) -> None:
     """It is paused after the first batch, for longer than a task waits. The records are there."""
 
     async def story(cluster: Cluster, fake: FakeCluster) -> None:

@@ -112,7 +112,7 @@ ALL = ReadAllAvailable()
 # Where it begins
 
 
-def test_a_first_batch_that_failed_is_read_again_from_where_it_began(
+def test_edge_39_a_first_batch_that_failed_is_read_again_from_where_it_began(
     brokers: Brokers, make: Callable[..., TidelogStreamReader]
 ) -> None:
     first = make(startingOffsets="latest")

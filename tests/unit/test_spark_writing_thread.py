@@ -56,7 +56,7 @@ def _wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def test_rows_are_written_while_the_next_ones_are_waited_for(broker: FakeAdminBroker) -> None:
+def test_edge_40_rows_are_written_while_the_next_ones_are_waited_for(broker: FakeAdminBroker) -> None:
     """Full batches, and the last ones, which have lingered; the first connection is lost on top."""
     broker.script[PRODUCE] = [CLOSE]
 

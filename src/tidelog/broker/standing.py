@@ -1,4 +1,4 @@
-"""Whether this broker may act as a leader now (DESIGN 5): the one place where partitions ask.
+"""Whether this broker may act as a leader now (decision 5 of docs/ARCHITECTURE.md): the one place where partitions ask.
 
 A broker whose session with the coordination store may be over moves no high watermark and acknowledges nothing: another
 one may lead by now.
