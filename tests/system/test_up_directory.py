@@ -215,7 +215,7 @@ def test_a_port_in_use_is_told_in_one_line(data: str) -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"port {port}" in done.stderr
-    assert f"process {os.getpid()}" in done.stderr
+    assert f"is in use by process {os.getpid()};" in done.stderr
     assert "--port" in done.stderr
 
 
@@ -227,6 +227,13 @@ def test_a_port_in_use_is_told_in_one_line(data: str) -> None:
         (["--set", "num.partitions=many"], "num.partitions"),
         (["--set", "num.partitions"], "KEY=VALUE"),
         (["--host", "0.0.0.0"], "--advertise"),
+        (
+            ["--host", "198.51.100.1"],
+            "198.51.100.1 cannot be listened on: it is no address of this machine; try another",
+        ),
+        (["--host", "nobody.invalid"], "nobody.invalid cannot be listened on: no address is known for this name"),
+        (["--data", ""], "the name of the directory is empty"),
+        (["--ready-file", "nowhere/ready.json"], "--ready-file"),
         (["--brokers", "0"], "--brokers"),
         (["--port", "65535", "--brokers", "2"], "65535"),
     ],
