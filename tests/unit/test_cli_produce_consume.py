@@ -299,6 +299,35 @@ def test_empty_input_is_told(broker: FakeAdminBroker) -> None:
     assert result.stderr == "no records written to orders: the input had none\n"
 
 
+@pytest.mark.parametrize("line", ['{"value": 1', '{"vale": "1"}', '{"value": "1", "partition": 7}'])
+def test_input_that_is_refused_is_not_called_empty(broker: FakeAdminBroker, line: str) -> None:
+    result = run(broker, "produce", "orders", "--json", input=f"\n{line}\n")
+    assert result.exit_code == 1
+    said = result.stderr.splitlines()
+    assert said[:2] == ["no records written to orders", "1 blank line left out"]
+    assert said[2].startswith("Error: ")
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("%k=%s", "has no field in it"),
+        ("", "has no field in it"),
+        ("{{key}}", "has no field in it"),
+        ("{key", "is not well formed"),
+        ("{keys}", "not 'keys'"),
+    ],
+)
+def test_a_format_that_shows_nothing_is_refused(broker: FakeAdminBroker, template: str, says: str) -> None:
+    run(broker, "produce", "orders", input="1\n")
+    result = run(broker, "consume", "orders", "--format", template)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert says in result.stderr
+    assert "{key} {value}" in result.stderr or "{{" in result.stderr
+
+
 def test_times() -> None:
     assert parse_since("1767182400000", 0) == 1767182400000
     assert parse_since("10m", 1_000_000) == 400_000

@@ -16,6 +16,7 @@ from tidelog.cli.plan_file import FORMAT, as_file, read_plan
 from tidelog.cli.replica_plan import Plan, spread, with_replicas
 from tidelog.cli.waiting import Ends
 from tidelog.types import BrokerId, TopicPartition
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
@@ -171,8 +172,12 @@ def _move(
     """Show the plan; carry it out if told so, and wait for its end if told so."""
     from tidelog.client.leadership import alter_reassignments, wait_until_reassigned
 
+    is_planned = True
+
     async def work(cluster: Cluster) -> bool:
+        nonlocal is_planned
         plan = await planned(cluster)
+        is_planned = bool(plan)
         rows = await _plan_rows(cluster, plan)
         await _warn_of_the_dead(cluster, plan)
         results: Mapping[TopicPartition, BrokerError | None] = {}
@@ -185,11 +190,11 @@ def _move(
         if wait and begun:
             timeout_s = given_timeout_s() or _WAIT_S
             await wait_until_reassigned(cluster, begun, timeout_ms=timeout_s * 1000)
-            click.echo(f"{len(begun)} partitions reassigned", err=True)
+            click.echo(f"{counted(len(begun), 'partition')} reassigned", err=True)
         return len(begun) == len(results)
 
     is_done = on_cluster(bootstrap, work, Ends.BY_ITSELF if wait else Ends.AS_A_WHOLE)
-    if not execute:
+    if is_planned and not execute:
         click.echo("this is the plan, nothing was changed; --execute carries it out", err=True)
     if not is_done:
         sys.exit(1)
@@ -218,8 +223,7 @@ async def _warn_of_the_dead(cluster: Cluster, plan: Plan) -> None:
     alive = {broker.id for broker in (await Admin(cluster).describe_cluster()).brokers}
     for broker in sorted({broker for replicas in plan.values() for broker in replicas} - alive):
         count = sum(broker in replicas for replicas in plan.values())
-        noun = "1 partition" if count == 1 else f"{count} partitions"
-        click.echo(f"warning: broker {broker} is not alive; it would get {noun}", err=True)
+        click.echo(f"warning: broker {broker} is not alive; it would get {counted(count, 'partition')}", err=True)
 
 
 async def _plan_rows(cluster: Cluster, plan: Plan) -> dict[TopicPartition, dict[str, Any]]:

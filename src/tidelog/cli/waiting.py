@@ -41,7 +41,7 @@ _COORDINATORS = "`tidelog topics describe __consumer_offsets` shows its leaders 
 _HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see `tidelog topics list`, or make it with `tidelog topics create`",
     ErrorCode.TOPIC_ALREADY_EXISTS: "with --if-not-exists that is no error",
-    ErrorCode.BROKER_NOT_AVAILABLE: "`tidelog topics describe` shows the ids of brokers that hold replicas",
+    ErrorCode.BROKER_NOT_AVAILABLE: "`tidelog cluster describe` shows the brokers and which of them are alive",
     ErrorCode.OFFSET_OUT_OF_RANGE: "--offset earliest starts with what is still there",
     ErrorCode.LEADER_NOT_AVAILABLE: _ALIVE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: _ALIVE,
