@@ -255,6 +255,15 @@ def test_a_plan_of_a_file_waited_for(broker: FakeAdminBroker, tmp_path: Path) ->
     late = run(broker, "reassign", "--file", str(file), "--execute", "--wait", "--timeout", "0.2")
     assert late.exit_code == 1
     assert "not done after 200 ms: orders-1" in late.stderr
+    assert "`tidelog reassign --list` shows it, and --cancel calls it off" in late.stderr
+
+
+def test_a_plan_warns_of_partitions_that_nobody_can_copy(broker: FakeAdminBroker) -> None:
+    broker.cluster.leaders[P1] = 9
+    shown = run(broker, "reassign", "--topic", "orders", "--replicas", "1")
+    assert shown.exit_code == 0
+    assert "warning: orders-1 has no leader to copy from; that waits until a broker with the records" in shown.stderr
+    assert "orders-0 has" not in shown.stderr
 
 
 def test_a_plan_for_given_brokers_is_generated_and_read_again(broker: FakeAdminBroker, tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ def _show(described: dict[str, Any]) -> None:
     print_rows(failed, as_json=False, title=f"failed log directories: {len(failed)}")
     if not any(described[key] for key, _ in lacking):
         all_of_them = _counted(described["partitions"], internal["partitions"])
-        click.echo(f"all {all_of_them} have a leader and all their replicas in sync")
+        told = f"all {all_of_them} have a leader and all their replicas in sync"
+        click.echo(told if described["partitions"] else "there are no topics")
 
 
 def _counted(partitions: int, internal: int) -> str:
