@@ -132,8 +132,12 @@ def test_one_broker_is_stopped_and_comes_back_by_hand(data: str) -> None:
             rows = status(data)["brokers"]
             assert [(row["broker"], row["by_hand"]) for row in rows] == [(1, False), (2, True)]
             assert rows[1]["process"] == by_hand.pid
-            os.kill(supervisor, signal.SIGTERM)
+            os.kill(supervisor, signal.SIGINT)
             until(lambda: status(data)["process"] is None)
+            said = (Path(data) / "up.log").read_text()
+            assert (
+                f"stopped\nbroker 2, which was started by hand, goes on; `tidelog down --data {data}` stops it" in said
+            )
             alone = status(data)
             assert [row["broker"] for row in alone["brokers"]] == [2]
             assert alone["bootstrap"] == rows[1]["address"]
@@ -193,6 +197,10 @@ def test_status_tells_a_broker_that_died(data: str) -> None:
     said = (Path(data) / "up.log").read_text()
     until(lambda: "broker 1 was killed by SIGKILL" in (Path(data) / "up.log").read_text())
     assert "Traceback" not in said
+    assert tidelog("down", "--data", data).returncode == 0
+    said = (Path(data) / "up.log").read_text()
+    assert said.endswith("\nstopped\n"), "the other broker was, cleanly"
+    assert "goes on" not in said
 
 
 def test_the_ready_file_names_addresses_and_goes_with_the_cluster(data: str, tmp_path: Path) -> None:
