@@ -183,6 +183,12 @@ def test_a_group_that_does_not_exist_is_not_reset(shell: Shell) -> None:
     assert "mistyped" in "".join(shell.lines("groups", "list"))
 
 
+@pytest.mark.parametrize("command", ["consume", "produce"])
+def test_a_name_that_no_topic_can_have_is_explained(shell: Shell, command: str) -> None:
+    said = shell.refused(command, "bad topic!")
+    assert "topic bad topic!: INVALID_TOPIC_EXCEPTION: a topic's name has up to 249 ASCII letters, digits" in said
+
+
 def test_what_groups_are_is_looked_at_before_their_deletion_is_asked_for(shell: Shell) -> None:
     shell.lines("groups", "reset-offsets", "old", "--topic", "orders-b", "--to-earliest", "--execute", "--new-group")
     said = shell.refused("groups", "delete", "old", "olde")

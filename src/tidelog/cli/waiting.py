@@ -31,6 +31,7 @@ _MEANINGS = {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer replicas are in sync than the topic's min.insync.replicas",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is reading its partition of __consumer_offsets",
     ErrorCode.REBALANCE_IN_PROGRESS: "the members of the group are joining again",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic's name has up to 249 ASCII letters, digits, '.', '_' and '-'",
     ErrorCode.KAFKA_STORAGE_ERROR: "a log directory of the broker has failed",
 }
 _ALIVE = "`tidelog cluster describe` shows which brokers are alive and which partitions have no leader"
