@@ -183,6 +183,25 @@ def test_a_group_that_does_not_exist_is_not_reset(shell: Shell) -> None:
     assert "mistyped" in "".join(shell.lines("groups", "list"))
 
 
+@pytest.mark.parametrize("command", ["consume", "produce"])
+def test_a_name_that_no_topic_can_have_is_explained(shell: Shell, command: str) -> None:
+    said = shell.refused(command, "bad topic!")
+    assert "topic bad topic!: INVALID_TOPIC_EXCEPTION: a topic's name has up to 249 ASCII letters, digits" in said
+
+
+def test_what_groups_are_is_looked_at_before_their_deletion_is_asked_for(shell: Shell) -> None:
+    shell.lines("groups", "reset-offsets", "old", "--topic", "orders-b", "--to-earliest", "--execute", "--new-group")
+    said = shell.refused("groups", "delete", "old", "olde")
+    assert "group olde: GROUP_ID_NOT_FOUND" in said
+    assert "Delete" not in said
+    kept = shell.run("groups", "delete", "old", stdin=b"n\n")
+    assert kept.returncode == 1
+    assert b"Delete group old and all that it has committed?" in kept.stdout
+    assert "old" in "".join(shell.lines("groups", "list"))
+    assert shell.run("groups", "delete", "old", stdin=b"y\n").returncode == 0
+    assert "old" not in "".join(shell.lines("groups", "list"))
+
+
 def test_a_group_is_watched_until_ctrl_c(shell: Shell) -> None:
     shell.lines("topics", "create", "watched", "--partitions", "1")
     shell.lines("produce", "watched", stdin=b"1\n")

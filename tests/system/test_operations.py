@@ -137,12 +137,12 @@ def test_add_a_broker_and_remove_it(shell: Shell) -> None:
     shell.play("Add a broker")
     described = shell.cluster()
     assert [row["broker"] for row in described["brokers"]] == [1, 2, 3, 4]
-    assert all(row["leads"] > 0 and row["holds"] > 0 for row in described["brokers"])
+    assert all(row["leads"] > 0 for row in described["brokers"])
+    held = [row["holds"] for row in described["brokers"]]
+    assert max(held) - min(held) <= 1
     assert (described["under_replicated"], described["offline"]) == ([], [])
     assert shell.values() == [str(number) for number in range(RECORDS)]
 
-    (plan,) = [line for line in console_lines(section(PAGE, "Add a broker")) if "plan.json <<" in line]
-    shell.run(plan.replace("[1, 2, 3, 4]", "[1, 2, 3]"))
     move, describe, stop, remove = console_lines(section(PAGE, "Remove a broker"))[:4]
     shell.run(move)
     shell.run(describe)

@@ -132,8 +132,12 @@ def test_one_broker_is_stopped_and_comes_back_by_hand(data: str) -> None:
             rows = status(data)["brokers"]
             assert [(row["broker"], row["by_hand"]) for row in rows] == [(1, False), (2, True)]
             assert rows[1]["process"] == by_hand.pid
-            os.kill(supervisor, signal.SIGTERM)
+            os.kill(supervisor, signal.SIGINT)
             until(lambda: status(data)["process"] is None)
+            said = (Path(data) / "up.log").read_text()
+            assert (
+                f"stopped\nbroker 2, which was started by hand, goes on; `tidelog down --data {data}` stops it" in said
+            )
             alone = status(data)
             assert [row["broker"] for row in alone["brokers"]] == [2]
             assert alone["bootstrap"] == rows[1]["address"]
@@ -193,6 +197,10 @@ def test_status_tells_a_broker_that_died(data: str) -> None:
     said = (Path(data) / "up.log").read_text()
     until(lambda: "broker 1 was killed by SIGKILL" in (Path(data) / "up.log").read_text())
     assert "Traceback" not in said
+    assert tidelog("down", "--data", data).returncode == 0
+    said = (Path(data) / "up.log").read_text()
+    assert said.endswith("\nstopped\n"), "the other broker was, cleanly"
+    assert "goes on" not in said
 
 
 def test_the_ready_file_names_addresses_and_goes_with_the_cluster(data: str, tmp_path: Path) -> None:
@@ -215,7 +223,7 @@ def test_a_port_in_use_is_told_in_one_line(data: str) -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"port {port}" in done.stderr
-    assert f"process {os.getpid()}" in done.stderr
+    assert f"is in use by process {os.getpid()};" in done.stderr
     assert "--port" in done.stderr
 
 
@@ -227,6 +235,13 @@ def test_a_port_in_use_is_told_in_one_line(data: str) -> None:
         (["--set", "num.partitions=many"], "num.partitions"),
         (["--set", "num.partitions"], "KEY=VALUE"),
         (["--host", "0.0.0.0"], "--advertise"),
+        (
+            ["--host", "198.51.100.1"],
+            "198.51.100.1 cannot be listened on: it is no address of this machine; try another",
+        ),
+        (["--host", "nobody.invalid"], "nobody.invalid cannot be listened on: no address is known for this name"),
+        (["--data", ""], "the name of the directory is empty"),
+        (["--ready-file", "nowhere/ready.json"], "--ready-file"),
         (["--brokers", "0"], "--brokers"),
         (["--port", "65535", "--brokers", "2"], "65535"),
     ],

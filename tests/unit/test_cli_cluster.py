@@ -96,7 +96,7 @@ def test_the_cluster(broker: FakeAdminBroker) -> None:
         "strays": [],
         "failed_directories": [],
     }
-    assert "offline (no leader): 1 partitions" in done(broker, "cluster", "describe")
+    assert "offline (no leader): 1 partition\n" in done(broker, "cluster", "describe")
 
 
 def test_strays_are_listed_with_the_cluster(broker: FakeAdminBroker) -> None:
@@ -111,7 +111,7 @@ def test_strays_are_listed_with_the_cluster(broker: FakeAdminBroker) -> None:
         )
     ]
     shown = done(broker, "cluster", "describe")
-    assert "strays: 1 replicas, 77 bytes" in shown
+    assert "strays: 1 replica, 77 bytes" in shown
     assert name in shown
     (described,) = rows(done(broker, "cluster", "describe", "--json"))
     assert described["strays"] == [{"broker": 1, "log_directory": "/data", "stray": name, "bytes": 77}]
@@ -246,7 +246,7 @@ def test_a_plan_of_a_file_waited_for(broker: FakeAdminBroker, tmp_path: Path) ->
     lists(broker)
     result = run(broker, "reassign", "--file", str(file), "--execute", "--wait")
     assert result.exit_code == 0, result.output
-    assert "1 partitions reassigned" in result.stderr
+    assert "1 partition reassigned" in result.stderr
     assert asked(broker) == [(1, [1])]
     assert not broker.script[LIST]
     alters(broker)
@@ -255,6 +255,15 @@ def test_a_plan_of_a_file_waited_for(broker: FakeAdminBroker, tmp_path: Path) ->
     late = run(broker, "reassign", "--file", str(file), "--execute", "--wait", "--timeout", "0.2")
     assert late.exit_code == 1
     assert "not done after 200 ms: orders-1" in late.stderr
+    assert "`tidelog reassign --list` shows it, and --cancel calls it off" in late.stderr
+
+
+def test_a_plan_warns_of_partitions_that_nobody_can_copy(broker: FakeAdminBroker) -> None:
+    broker.cluster.leaders[P1] = 9
+    shown = run(broker, "reassign", "--topic", "orders", "--replicas", "1")
+    assert shown.exit_code == 0
+    assert "warning: orders-1 has no leader to copy from; that waits until a broker with the records" in shown.stderr
+    assert "orders-0 has" not in shown.stderr
 
 
 def test_a_plan_for_given_brokers_is_generated_and_read_again(broker: FakeAdminBroker, tmp_path: Path) -> None:
@@ -270,6 +279,9 @@ def test_a_plan_for_given_brokers_is_generated_and_read_again(broker: FakeAdminB
     (shown,) = rows(done(broker, "reassign", "--file", str(file), "--json"))
     assert (shown["current"], shown["target"]) == ([1], [2])
     assert rows(done(broker, "reassign", "--topic", "orders", "--brokers", "1,2", "--json")) == [shown]
+    done_already = run(broker, "reassign", "--topic", "orders", "--brokers", "1")
+    assert "all partitions have these replicas already" in done_already.stdout
+    assert "--execute" not in done_already.stderr, "there is nothing to carry out"
     nothing = run(broker, "reassign", "--topic", "orders", "--brokers", "1", "--generate")
     assert (nothing.exit_code, nothing.stdout) == (1, "")
     assert not broker.of_key(ALTER)

@@ -54,6 +54,8 @@ def test_a_foreign_file_is_told_once(tmp_path: Path) -> None:
     assert "is no segment of a log" in shown.output
     (row,) = rows(dump(file, "--json"))
     assert row["position"] == 0
+    file.write_text("short")
+    assert "is no segment of a log: it ends within a batch" in dump(file).output
 
 
 def test_damage_is_told_with_its_place(segment: Path) -> None:

@@ -31,7 +31,7 @@ from tidelog.records.header import Codec, read_header
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
-P0 = TopicPartition("orders", 0)
+P0, P1 = (TopicPartition("orders", number) for number in range(2))
 
 
 @pytest.fixture
@@ -297,6 +297,47 @@ def test_empty_input_is_told(broker: FakeAdminBroker) -> None:
     result = run(broker, "produce", "orders", input="")
     assert result.exit_code == 0
     assert result.stderr == "no records written to orders: the input had none\n"
+
+
+def test_who_names_a_partition_does_not_wait_for_the_leader_of_another(broker: FakeAdminBroker) -> None:
+    broker.cluster.leaders[P1] = -1
+    done(broker, "produce", "orders", "--partition", "0", "--timeout", "20", input="1\n")
+    assert done(broker, "consume", "orders", "--partition", "0", "--timeout", "20") == b"1\n"
+    for command in (("produce", "orders"), ("produce", "orders", "--partition", "1"), ("consume", "orders")):
+        waited = run(broker, *command, "--timeout", "0.5", input="1\n")
+        assert waited.exit_code == 1
+        assert "orders-1" in waited.stderr
+    missing = run(broker, "consume", "orders", "--partition", "7", "--timeout", "20")
+    assert "topic orders has no partition 7; it has 0 to 1" in missing.stderr
+
+
+@pytest.mark.parametrize("line", ['{"value": 1', '{"vale": "1"}', '{"value": "1", "partition": 7}'])
+def test_input_that_is_refused_is_not_called_empty(broker: FakeAdminBroker, line: str) -> None:
+    result = run(broker, "produce", "orders", "--json", input=f"\n{line}\n")
+    assert result.exit_code == 1
+    said = result.stderr.splitlines()
+    assert said[:2] == ["no records written to orders", "1 blank line left out"]
+    assert said[2].startswith("Error: ")
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("%k=%s", "has no field in it"),
+        ("", "has no field in it"),
+        ("{{key}}", "has no field in it"),
+        ("{key", "is not well formed"),
+        ("{keys}", "not 'keys'"),
+    ],
+)
+def test_a_format_that_shows_nothing_is_refused(broker: FakeAdminBroker, template: str, says: str) -> None:
+    run(broker, "produce", "orders", input="1\n")
+    result = run(broker, "consume", "orders", "--format", template)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert says in result.stderr
+    assert "{key} {value}" in result.stderr or "{{" in result.stderr
 
 
 def test_times() -> None:

@@ -66,14 +66,30 @@ def test_replicas_go_to_the_given_brokers_and_as_few_as_possible_move() -> None:
 def test_a_spread_plan_keeps_the_factor_and_uses_only_the_given_brokers(
     replicas: list[tuple[int, ...]], brokers: set[int]
 ) -> None:
-    current = {TopicPartition("t", number): held for number, held in enumerate(replicas)}
+    current = {TopicPartition("tuv"[number % 3], number): held for number, held in enumerate(replicas)}
     after = {**current, **spread(current, list(brokers))}
     for held in after.values():
         assert len(set(held)) == 3
         assert set(held) <= brokers
-    counts = Counter(dict.fromkeys(brokers, 0))
-    counts.update(broker for held in after.values() for broker in held)
-    assert max(counts.values()) <= -(-3 * len(current) // len(brokers)) + 1
+    for topics in ("t", "u", "v", "tuv"):
+        counts = Counter(dict.fromkeys(brokers, 0))
+        counts.update(broker for partition, held in after.items() if partition.topic in topics for broker in held)
+        assert max(counts.values()) - min(counts.values()) <= 1
+    assert spread(after, list(brokers)) == {}, "it was spread"
+
+
+def test_a_new_broker_gets_its_share_of_each_topic_and_no_more_than_that_moves() -> None:
+    topics = {"__consumer_offsets": 50, "orders": 6, "one": 1, "two": 1}
+    ring = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
+    current = {TopicPartition(name, at): ring[at % 3] for name, count in topics.items() for at in range(count)}
+    plan = spread(current, [1, 2, 3, 4])
+    after = {**current, **plan}
+    counts = Counter(broker for held in after.values() for broker in held)
+    assert sorted(counts.values()) == [43, 43, 44, 44]
+    assert sum(4 in held for partition, held in after.items() if partition.topic == "orders") in (4, 5)
+    assert sum(len(set(held) - set(current[partition])) for partition, held in after.items()) == counts[4]
+    leaders = Counter(held[0] for held in after.values())
+    assert max(leaders.values()) - min(leaders.values()) <= 2
 
 
 def test_too_few_brokers_for_a_spread_are_refused() -> None:

@@ -124,7 +124,7 @@ def test_an_end_in_the_middle_fails_all_that_wait_and_all_that_follows() -> None
     async def story(connection: Connection) -> None:
         first, second = (connection.send(MetadataRequest(topics=[]), 9) for _ in range(2))
         assert (await first).cluster_id == "c"
-        with pytest.raises(ConnectionClosedError, match="closed by the broker with 1 requests unanswered"):
+        with pytest.raises(ConnectionClosedError, match="closed by the broker with 1 request unanswered"):
             await second
         assert connection.closed
         with pytest.raises(ConnectionClosedError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from tests.fake_broker import SILENCE, FakeCluster
 from tests.fake_groups import LIST, FakeGroups, simulate_groups
 from tests.unit.test_client_produce import refusal
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import BrokerError, DeadlineError, last_cause
+from tidelog.client.errors import BrokerError, DeadlineError, last_cause, named
 from tidelog.client.fetch import Fetcher
 from tidelog.client.groups import GroupsOfflineError, list_groups
 from tidelog.client.produce import Producer
@@ -142,11 +142,31 @@ def test_a_list_that_lacks_groups_is_an_error_that_names_the_offline_partitions(
     offline_groups(check)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (range(50), "partitions 0 to 49 of orders"),
+        ((3,), "orders-3"),
+        ((4, 2), "partitions 2, 4 of orders"),
+        ((0, 1, 3, 4, 5, 9), "partitions 0, 1, 3 to 5, 9 of orders"),
+    ],
+)
+def test_many_partitions_are_all_named_in_few_words(numbers: Sequence[int], said: str) -> None:
+    assert named(TopicPartition("orders", number) for number in numbers) == said
+
+
+def test_partitions_of_several_topics_are_named() -> None:
+    mixed = [TopicPartition(topic, number) for number in range(3) for topic in ("b", "a")]
+    assert named([*mixed, TopicPartition("c", 7)]) == "partitions 0 to 2 of a and partitions 0 to 2 of b and c-7"
+
+
 def test_a_coordinator_that_is_silent_is_named_with_the_partitions_that_it_leads() -> None:
     async def check(cluster: Cluster, fake: FakeGroups) -> None:
         fake.leaders[O2] = 2
         fake.brokers[2].script[LIST] = [SILENCE] * 10
-        with pytest.raises(DeadlineError, match=r"b2:9092 did not answer ListGroups.*__consumer_offsets-1.*-2"):
+        with pytest.raises(
+            DeadlineError, match=r"b2:9092 did not answer ListGroups.*partitions 1, 2 of __consumer_offsets"
+        ):
             await list_groups(cluster)
 
     offline_groups(check)

@@ -9,6 +9,7 @@ import click
 from tidelog.cli import log_directories
 from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_json, print_rows
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
@@ -87,15 +88,16 @@ def _show(described: dict[str, Any]) -> None:
             print_rows(rows, as_json=False, title=title, empty=title)
     strays, failed = described["strays"], described["failed_directories"]
     held = sum(stray["bytes"] for stray in strays)
-    print_rows(strays, as_json=False, title=f"strays: {len(strays)} replicas, {held} bytes")
+    print_rows(strays, as_json=False, title=f"strays: {counted(len(strays), 'replica')}, {counted(held, 'byte')}")
     print_rows(failed, as_json=False, title=f"failed log directories: {len(failed)}")
     if not any(described[key] for key, _ in lacking):
-        counted = _counted(described["partitions"], internal["partitions"])
-        click.echo(f"all {counted} have a leader and all their replicas in sync")
+        all_of_them = _counted(described["partitions"], internal["partitions"])
+        told = f"all {all_of_them} have a leader and all their replicas in sync"
+        click.echo(told if described["partitions"] else "there are no topics")
 
 
 def _counted(partitions: int, internal: int) -> str:
-    return f"{partitions} partitions" + (f" ({internal} of internal topics)" if internal else "")
+    return counted(partitions, "partition") + (f" ({internal} of internal topics)" if internal else "")
 
 
 # What metadata says

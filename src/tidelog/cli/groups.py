@@ -12,6 +12,7 @@ from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluste
 from tidelog.cli.group_reset import group_options, one_group, reset_offsets, topic_options
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.waiting import error_text
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
@@ -155,33 +156,40 @@ def _watch(bootstrap: list[Address], names: tuple[str, ...], isolation: str, of_
     async def look(cluster: Cluster) -> list[tuple[str, list[dict[str, Any]]]]:
         described = await _described(cluster, names, isolation)
         if of_state:
-            return [(f"{len(described)} groups", [_summary(group) for group, _ in described])]
+            return [(counted(len(described), "group"), [_summary(group) for group, _ in described])]
         return _parts(described, of_members)
 
     watch(bootstrap, look)
 
 
 async def _described(cluster: Cluster, names: tuple[str, ...], isolation: str) -> Described:
-    from tidelog.client.errors import BrokerError
     from tidelog.client.group_lag import group_lags
     from tidelog.client.groups import DEAD, describe_groups, list_groups
     from tidelog.client.offsets import Isolation
-    from tidelog.errors import ErrorCode
 
     listed = [] if names else await list_groups(cluster)
     others = [one.group for one in listed if one.type not in ("", "classic")]
     if others:
         click.echo(f"not shown, for they are not classic groups: {', '.join(others)}", err=True)
     groups = await describe_groups(cluster, names or [one.group for one in listed if one.group not in others])
-    gone = [group.group for group in groups.values() if group.state == DEAD]
-    if names and gone:
-        hint = "there is no such classic group; see `tidelog groups list`"
-        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {gone[0]}", hint)
+    if names:
+        _refuse_unknown(groups.values())
     return [
         (group, await group_lags(cluster, group, isolation=Isolation[isolation.upper()]))
         for group in groups.values()
         if group.state != DEAD
     ]
+
+
+def _refuse_unknown(groups: Iterable[GroupDescription]) -> None:
+    from tidelog.client.errors import BrokerError
+    from tidelog.client.groups import DEAD
+    from tidelog.errors import ErrorCode
+
+    gone = [group.group for group in groups if group.state == DEAD]
+    if gone:
+        hint = "there is no such classic group; see `tidelog groups list`"
+        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {gone[0]}", hint)
 
 
 @command.command()
@@ -195,13 +203,31 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
 
     if not names:
         raise click.UsageError("name groups")
+    wanted = list(dict.fromkeys(names))
     if not yes:
-        click.confirm(f"Delete {', '.join(names)} and what it has committed?", abort=True)
-    results = on_cluster(bootstrap, lambda cluster: delete_groups(cluster, names))
+        found = ", ".join(on_cluster(bootstrap, lambda cluster: _found(cluster, wanted)))
+        have = "it has" if len(wanted) == 1 else "they have"
+        click.confirm(f"Delete {found} and all that {have} committed?", abort=True)
+    results = on_cluster(bootstrap, lambda cluster: delete_groups(cluster, wanted))
     for group, failure in results.items():
         click.echo(f"deleted group {group}" if failure is None else f"Error: {failure}", err=failure is not None)
     if any(failure is not None for failure in results.values()):
         sys.exit(1)
+
+
+async def _found(cluster: Cluster, names: Iterable[str]) -> list[str]:
+    """Who would be deleted. A group that does not exist, or has members, is refused before anything is asked."""
+    from tidelog.client.errors import BrokerError
+    from tidelog.client.groups import describe_groups
+    from tidelog.errors import ErrorCode
+
+    groups = (await describe_groups(cluster, names)).values()
+    _refuse_unknown(groups)
+    for group in groups:
+        if group.members:
+            message = f"it has {counted(len(group.members), 'member')}; stop them first"
+            raise BrokerError(ErrorCode.NON_EMPTY_GROUP, f"group {group.group}", message)
+    return [f"group {group.group}" for group in groups]
 
 
 @command.command()
@@ -231,7 +257,7 @@ def export(names: tuple[str, ...], chosen: list[Chosen] | None, bootstrap: list[
 
 
 def _title(group: GroupDescription) -> str:
-    members = f"{len(group.members)} members" if group.members else "no members"
+    members = counted(len(group.members), "member") if group.members else "no members"
     assignor = f"  assignor {group.protocol}" if group.protocol else ""
     return f"{group.group}  {group.state}  {members}{assignor}  coordinator {group.coordinator}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
@@ -13,14 +14,32 @@ _LISTENS = "0A"
 def is_free(host: str, port: int) -> bool:
     """Whether this process could listen there now."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        _bind(host, port)
     except (OSError, UnicodeError):  # of a host that cannot be a name
         return False
     return True
+
+
+def why_not_here(host: str) -> str | None:
+    """Why nothing can listen there, whatever the port; None if something can."""
+    try:
+        _bind(host, 0)
+    except socket.gaierror:
+        return "no address is known for this name"
+    except UnicodeError:
+        return "it cannot be a name"
+    except OSError as failure:
+        is_foreign = failure.errno == errno.EADDRNOTAVAIL
+        return "it is no address of this machine" if is_foreign else os.strerror(failure.errno or 0)
+    return None
+
+
+def _bind(host: str, port: int) -> None:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def listener(port: int) -> int | None:

@@ -15,7 +15,7 @@ from tidelog.errors import TidelogError
 from tidelog.records.batch import decode_batch
 from tidelog.records.control import control_type
 from tidelog.records.header import BatchHeader
-from tidelog.records.scan import scan
+from tidelog.records.scan import TORN, scan
 
 if TYPE_CHECKING:
     from tidelog.records.kernel import Record
@@ -137,7 +137,8 @@ def _rows(data: bytes, show_records: bool, from_offset: int, as_json: bool) -> I
         else:
             yield _batch_object(data, header, position) if as_json else _batch_row(data, header, position)
     if found.reason is not None:
-        yield {"position": found.end, "damaged": found.reason}
+        reason = "it ends within a batch" if found.reason == TORN else found.reason
+        yield {"position": found.end, "damaged": reason}
 
 
 def _control(data: bytes, header: BatchHeader, position: int) -> str | None:

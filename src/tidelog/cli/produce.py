@@ -94,7 +94,7 @@ async def _produce(
     from tidelog.host.clock import SystemClock
     from tidelog.records.header import Codec
 
-    await cluster.topic(outcome.topic)
+    await cluster.topic(outcome.topic, led=lines.partition is None)
     codec = Codec[compression.upper()]
     longest_bytes = lines.longest(await _longest_record(cluster, outcome.topic, codec))
     timeout_s = given_timeout_s()
@@ -115,6 +115,8 @@ async def _produce(
                     await _add(batcher, lines.parse(number, line), now_ms, outcome)
             if outcome.failure is not None:
                 break
+        else:
+            outcome.is_at_end = True
     finally:
         await _end(batcher, producer, outcome)
     if outcome.failure is not None:
@@ -177,6 +179,8 @@ class _Outcome:
         self.failed = asyncio.Event()
         self.is_reading = False
         """Whether the input was looked at."""
+        self.is_at_end = False
+        """Whether all of it was read, and each line became a record or was blank."""
         self.blank = 0
         """Blank lines, which make no records."""
         self._counts: dict[asyncio.Future[Produced], int] = {}
@@ -229,7 +233,8 @@ class _Outcome:
         if lost:
             click.echo(f"{_records(lost)} not written, or not known to be", err=True)
         if self.is_reading and not total and not lost:
-            click.echo(f"no records written to {self.topic}: the input had none", err=True)
+            why = ": the input had none" if self.is_at_end else ""
+            click.echo(f"no records written to {self.topic}{why}", err=True)
         if self.blank:
             click.echo("1 blank line left out" if self.blank == 1 else f"{self.blank} blank lines left out", err=True)
 

@@ -72,7 +72,8 @@ class Reading:
     async def _partitions(self, topics: Sequence[str], numbers: tuple[int, ...]) -> list[TopicPartition]:
         found: list[TopicPartition] = []
         for topic in topics:
-            known = (await self._cluster.topic(topic)).partitions
+            # Who names partitions waits for the leaders of those.
+            known = (await self._cluster.topic(topic, led=not numbers)).partitions
             missing = [number for number in numbers if number not in known]
             if missing:
                 raise click.ClickException(f"topic {topic} has no partition {missing[0]}; it has 0 to {len(known) - 1}")

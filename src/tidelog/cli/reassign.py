@@ -16,6 +16,7 @@ from tidelog.cli.plan_file import FORMAT, as_file, read_plan
 from tidelog.cli.replica_plan import Plan, spread, with_replicas
 from tidelog.cli.waiting import Ends
 from tidelog.types import BrokerId, TopicPartition
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
@@ -169,10 +170,15 @@ def _move(
     bootstrap: list[Address],
 ) -> None:
     """Show the plan; carry it out if told so, and wait for its end if told so."""
+    from tidelog.client.errors import DeadlineError
     from tidelog.client.leadership import alter_reassignments, wait_until_reassigned
 
+    is_planned = True
+
     async def work(cluster: Cluster) -> bool:
+        nonlocal is_planned
         plan = await planned(cluster)
+        is_planned = bool(plan)
         rows = await _plan_rows(cluster, plan)
         await _warn_of_the_dead(cluster, plan)
         results: Mapping[TopicPartition, BrokerError | None] = {}
@@ -184,12 +190,16 @@ def _move(
         begun = {partition: plan[partition] for partition, failure in results.items() if failure is None}
         if wait and begun:
             timeout_s = given_timeout_s() or _WAIT_S
-            await wait_until_reassigned(cluster, begun, timeout_ms=timeout_s * 1000)
-            click.echo(f"{len(begun)} partitions reassigned", err=True)
+            try:
+                await wait_until_reassigned(cluster, begun, timeout_ms=timeout_s * 1000)
+            except DeadlineError as failure:
+                advice = "`tidelog reassign --list` shows it, and --cancel calls it off"
+                raise click.ClickException(f"{failure}; the cluster goes on with it: {advice}") from failure
+            click.echo(f"{counted(len(begun), 'partition')} reassigned", err=True)
         return len(begun) == len(results)
 
     is_done = on_cluster(bootstrap, work, Ends.BY_ITSELF if wait else Ends.AS_A_WHOLE)
-    if not execute:
+    if is_planned and not execute:
         click.echo("this is the plan, nothing was changed; --execute carries it out", err=True)
     if not is_done:
         sys.exit(1)
@@ -200,8 +210,8 @@ def _generate(planned: Callable[[Cluster], Awaitable[Plan]], bootstrap: list[Add
 
     async def work(cluster: Cluster) -> tuple[Plan, Plan]:
         plan = await planned(cluster)
-        await _warn_of_the_dead(cluster, plan)
         rows = await _plan_rows(cluster, plan)
+        await _warn_of_the_dead(cluster, plan)
         return {partition: tuple(row["current"]) for partition, row in rows.items()}, plan
 
     current, plan = on_cluster(bootstrap, work)
@@ -212,14 +222,24 @@ def _generate(planned: Callable[[Cluster], Awaitable[Plan]], bootstrap: list[Add
 
 
 async def _warn_of_the_dead(cluster: Cluster, plan: Plan) -> None:
-    """A replica on a broker that is not alive is out of sync until the broker comes, and so long the move goes on."""
+    """A replica on a broker that is not alive is out of sync until the broker comes, and so long the move goes on.
+    So it does where all brokers that have the records are dead: nobody is there to copy from.
+    """
     from tidelog.client.admin import Admin
+    from tidelog.client.errors import named
 
     alive = {broker.id for broker in (await Admin(cluster).describe_cluster()).brokers}
     for broker in sorted({broker for replicas in plan.values() for broker in replicas} - alive):
         count = sum(broker in replicas for replicas in plan.values())
-        noun = "1 partition" if count == 1 else f"{count} partitions"
-        click.echo(f"warning: broker {broker} is not alive; it would get {noun}", err=True)
+        click.echo(f"warning: broker {broker} is not alive; it would get {counted(count, 'partition')}", err=True)
+    leaderless = [partition for partition in plan if cluster.metadata.leader(partition) is None]
+    if leaderless:
+        have = "has" if len(leaderless) == 1 else "have"
+        click.echo(
+            f"warning: {named(leaderless)} {have} no leader to copy from; "
+            f"that waits until a broker with the records is back",
+            err=True,
+        )
 
 
 async def _plan_rows(cluster: Cluster, plan: Plan) -> dict[TopicPartition, dict[str, Any]]:

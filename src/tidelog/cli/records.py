@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from string import Formatter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     Show: TypeAlias = Callable[[TopicPartition, Record], bytes]
 
+_FIELDS = "{topic} {partition} {offset} {timestamp} {time} {key} {value} {headers}"
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 """What a terminal may take for a command; a tab is harmless."""
 
@@ -70,6 +72,7 @@ def as_text(*, keys: bool, headers: bool, offsets: bool, times: bool, topics: bo
 
 def from_template(template: str, *, escape: bool) -> Show:
     r"""Fields in braces; \t and \n as a shell user types them. A line ends once, also if the template ends it."""
+    _check_template(template)
     text = template.replace(r"\t", "\t").replace(r"\n", "\n")
     text = text if text.endswith("\n") else text + "\n"
     shown = _escaped if escape else bytes
@@ -88,11 +91,22 @@ def from_template(template: str, *, escape: bool) -> Show:
         try:
             line = text.format(**fields)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError, MemoryError, OverflowError) as failure:
-            known = " ".join(f"{{{name}}}" for name in fields)
-            raise click.UsageError(f"--format knows {known}; not {failure}") from failure
+            raise click.UsageError(f"--format knows {_FIELDS}; not {failure}") from failure
         return line.encode("utf-8", "surrogateescape")
 
     return show
+
+
+def _check_template(template: str) -> None:
+    """Without a field in it all lines would be the same; with half a brace there would be none."""
+    try:
+        has_field = any(name is not None for _, name, _, _ in Formatter().parse(template))
+    except ValueError as failure:
+        raise click.UsageError(
+            f"--format {template!r} is not well formed: {failure}; write {{{{ for a brace"
+        ) from failure
+    if not has_field:
+        raise click.UsageError(f"--format {template!r} has no field in it; there are {_FIELDS}")
 
 
 def _escaped(data: bytes) -> bytes:

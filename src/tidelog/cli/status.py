@@ -11,6 +11,7 @@ import click
 from tidelog.cli.data_directory import process_text
 from tidelog.cli.output import json_option, print_json, print_rows
 from tidelog.cli.up import data_option
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.cli.data_directory import Running
@@ -32,7 +33,7 @@ def command(data: str, as_json: bool) -> None:
         if as_json:
             print_json({"running": False, "data": str(directory.path), "brokers": []})
         else:
-            has = f"it has {known} brokers; " if known else ""
+            has = f"it has {counted(known, 'broker')}; " if known else ""
             click.echo(f"nothing is running in {directory.path}; {has}`tidelog up --data {directory.path}` starts them")
         sys.exit(_NOT_RUNNING)
     supervised = () if running is None else running.brokers

@@ -45,6 +45,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = os.pipe()
         self._signals = 0
+        self._is_interrupted = False
         self._failed = False
 
     def run(self) -> int:
@@ -62,8 +63,9 @@ class Supervisor:
             self._stop_all()
         return 1 if self._failed else 0
 
-    def _on_signal(self, *_: object) -> None:
+    def _on_signal(self, number: int, *_: object) -> None:
         self._signals += 1
+        self._is_interrupted |= number == signal.SIGINT
 
     @property
     def _is_told_to_stop(self) -> bool:
@@ -197,14 +199,27 @@ class Supervisor:
         for broker in running:
             assert broker.process is not None
             broker.process.terminate()
+        failed_before = self._failed
         deadline, signals = time.monotonic() + _STOP_S, self._signals
         while any(broker.process is not None for broker in running):
             if time.monotonic() >= deadline or self._signals > max(signals, 1):
                 self._kill([broker for broker in running if broker.process is not None])
             self._look_at_ends(running, min(1.0, max(deadline - time.monotonic(), 0.0)))
         self._directory.tell_stopped()
-        if running and not self._failed:
+        if running and self._failed == failed_before and (self._is_told_to_stop or not self._failed):
             click.echo("stopped")
+        if self._is_interrupted:
+            self._tell_who_goes_on()
+
+    def _tell_who_goes_on(self) -> None:
+        """All children have ended, so who still uses the directory was started by hand. `down` stops these itself."""
+        by_hand = self._directory.by_hand()
+        if by_hand:
+            numbers = " and ".join(str(broker.broker) for broker in by_hand)
+            who = f"broker {numbers}, which was" if len(by_hand) == 1 else f"brokers {numbers}, which were"
+            goes = "goes" if len(by_hand) == 1 else "go"
+            advice = f"`tidelog down --data {self._directory.path}` stops {'it' if len(by_hand) == 1 else 'them'}"
+            click.echo(f"{who} started by hand, {goes} on; {advice}")
 
     def _look_at_ends(self, running: list[BrokerProcess], wait_s: float) -> None:
         for key, _ in self._selector.select(wait_s):

@@ -17,6 +17,7 @@ from tidelog.cli.setting_values import as_value
 from tidelog.cli.trim import trim
 from tidelog.errors import ErrorCode
 from tidelog.types import TopicPartition
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.client.addresses import Address
@@ -83,7 +84,7 @@ def create(
     else:
         click.echo(
             f"{'created topic' if created else 'there is already a topic'} {name}: "
-            f"{row['partitions']} partitions, replication factor {row['replication_factor']}"
+            f"{_counted(topic)}, replication factor {row['replication_factor']}"
         )
 
 
@@ -206,7 +207,7 @@ def delete(names: tuple[str, ...], yes: bool, bootstrap: list[Address]) -> None:
 
 
 def _counted(topic: TopicMetadata) -> str:
-    return "1 partition" if len(topic.partitions) == 1 else f"{len(topic.partitions)} partitions"
+    return counted(len(topic.partitions), "partition")
 
 
 def _summary(topic: TopicMetadata) -> dict[str, Any]:

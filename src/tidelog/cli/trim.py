@@ -84,7 +84,7 @@ async def plan_trim(
     from tidelog.client.offsets import NO_OFFSET, list_offsets, start_and_end
 
     partitions = await partitions_of(cluster, name, numbers)
-    await cluster.topic(name)
+    await cluster.topic(name, led=not numbers)
     bounds = await start_and_end(cluster, partitions)
     wanted = {partition: end if before_offset is None else before_offset for partition, (_, end) in bounds.items()}
     if before_ms is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tidelog.cli.broker import log_level_option, split_settings
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
     from tidelog.cli.broker_process import BrokerProcess
@@ -107,6 +108,12 @@ def command(
     from tidelog.cli.supervisor import Supervisor
 
     given = _check(port, host, advertise, settings, zookeeper)
+    if not data:
+        raise click.BadParameter("the name of the directory is empty", param_hint="--data")
+    if ready_file is not None and not os.access(Path(ready_file).absolute().parent, os.W_OK):
+        raise click.BadParameter(
+            f"{Path(ready_file).absolute().parent} is no directory that can be written to", param_hint="--ready-file"
+        )
     directory = DataDirectory(data)
     if detach:
         from tidelog.cli.detached import start_detached
@@ -123,8 +130,8 @@ def command(
     count = brokers or known or 1
     if count < known and not fewer:
         raise click.ClickException(
-            f"{directory.path} has {known} brokers. With {count} of them, partitions that only the others hold are "
-            f"offline; pass --fewer if you want that, or another --data"
+            f"{directory.path} has {counted(known, 'broker')}. With {count} of them, partitions that only the others "
+            f"hold are offline; pass --fewer if you want that, or another --data"
         )
     if port and port + count - 1 > 65535:
         raise click.BadParameter(f"{count} brokers from port {port} on go beyond 65535", param_hint="--port")
@@ -171,13 +178,16 @@ def _check(
 
 
 def _check_ports(plan: _Plan) -> None:
-    from tidelog.cli.listening import is_free, listener
+    from tidelog.cli.listening import is_free, listener, why_not_here
 
+    problem = why_not_here(plan.host)
+    if problem is not None:
+        raise click.ClickException(f"{plan.host} cannot be listened on: {problem}; try another --host")
     for port in range(plan.port, plan.port + plan.brokers if plan.port else 0):
         if not is_free(plan.host, port):
             process = listener(port)
-            by = "" if process is None else f" by process {process}"
-            raise click.ClickException(f"port {port} of {plan.host} is in use{by}, or cannot be used; try --port")
+            used = "is in use, or must not be used" if process is None else f"is in use by process {process}"
+            raise click.ClickException(f"port {port} of {plan.host} {used}; try --port")
 
 
 def _metrics_ports(plan: _Plan, wanted: int | None) -> list[int]:
@@ -241,9 +251,9 @@ def _say_ready(running: Running, directory: DataDirectory, known: int, zookeeper
         if broker.metrics is not None:
             click.echo(f"metrics of broker {broker.broker}: {broker.metrics}")
     if 0 < known < len(running.brokers):
-        copies = min(3, len(running.brokers))
+        copies, new = min(3, len(running.brokers)), len(running.brokers) - known
         click.echo(
-            f"{len(running.brokers) - known} brokers are new. Topics keep the replicas that they have. This gives all "
-            f"topics, and what groups have committed, {copies} replicas: tidelog reassign "
+            f"{counted(new, 'broker')} {'is' if new == 1 else 'are'} new. Topics keep the replicas that they have. "
+            f"This gives all topics, and what groups have committed, {copies} replicas: tidelog reassign "
             f"--replication-factor {copies} --all --execute --bootstrap {running.brokers[0].address}"
         )

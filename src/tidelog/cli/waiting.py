@@ -31,6 +31,7 @@ _MEANINGS = {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer replicas are in sync than the topic's min.insync.replicas",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is reading its partition of __consumer_offsets",
     ErrorCode.REBALANCE_IN_PROGRESS: "the members of the group are joining again",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic's name has up to 249 ASCII letters, digits, '.', '_' and '-'",
     ErrorCode.KAFKA_STORAGE_ERROR: "a log directory of the broker has failed",
 }
 _ALIVE = "`tidelog cluster describe` shows which brokers are alive and which partitions have no leader"
@@ -41,7 +42,7 @@ _COORDINATORS = "`tidelog topics describe __consumer_offsets` shows its leaders 
 _HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see `tidelog topics list`, or make it with `tidelog topics create`",
     ErrorCode.TOPIC_ALREADY_EXISTS: "with --if-not-exists that is no error",
-    ErrorCode.BROKER_NOT_AVAILABLE: "`tidelog topics describe` shows the ids of brokers that hold replicas",
+    ErrorCode.BROKER_NOT_AVAILABLE: "`tidelog cluster describe` shows the brokers and which of them are alive",
     ErrorCode.OFFSET_OUT_OF_RANGE: "--offset earliest starts with what is still there",
     ErrorCode.LEADER_NOT_AVAILABLE: _ALIVE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: _ALIVE,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import CannotConnectError, ConnectionClosedError
 from tidelog.types import TopicPartition
+
+_LEAST_RUN = 3
+"""So many numbers in a row are named by their first and last."""
 
 
 class BrokerError(TidelogError):
@@ -48,13 +51,36 @@ class UnknownTopicError(BrokerError):
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}", "it does not exist")
 
 
+def named(partitions: Iterable[TopicPartition]) -> str:
+    """`orders-1`, or `partitions 0 to 3, 7 of orders`: all of them, in as few words as it takes."""
+    numbers: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        numbers.setdefault(partition.topic, []).append(partition.partition)
+    return " and ".join(
+        f"{topic}-{of_topic[0]}" if len(of_topic) == 1 else f"partitions {', '.join(_runs(of_topic))} of {topic}"
+        for topic, of_topic in numbers.items()
+    )
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[str]:
+    """`0 to 3` for 0, 1, 2, 3. The numbers rise."""
+    first = 0
+    for at in range(1, len(numbers) + 1):
+        if at < len(numbers) and numbers[at] == numbers[at - 1] + 1:
+            continue
+        few = range(first, at) if at - first < _LEAST_RUN else ()
+        yield from (str(numbers[one]) for one in few)
+        if not few:
+            yield f"{numbers[first]} to {numbers[at - 1]}"
+        first = at
+
+
 class CoordinatorError(TidelogError):
     """A broker that coordinates groups does not answer; the message names the partitions that it leads."""
 
     def __init__(self, failure: TidelogError, partitions: Sequence[TopicPartition]) -> None:
         self.code = failure.code
-        names = ", ".join(map(str, partitions))
-        told = f"; it should answer for the groups in {names}, which it leads" if partitions else ""
+        told = f"; it should answer for the groups in {named(partitions)}, which it leads" if partitions else ""
         super().__init__(f"{failure}{told}")
 
 

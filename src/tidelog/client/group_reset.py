@@ -49,7 +49,7 @@ async def plan_reset(
     committed = await committed_offsets(cluster, group)
     partitions = await chosen_partitions(cluster, chosen, committed)
     for topic in dict.fromkeys(partition.topic for partition in partitions):
-        await cluster.topic(topic)
+        await cluster.topic(topic, led=False)
     bounds = await start_and_end(cluster, partitions, isolation=isolation)
     logs = {partition: Log(start, end) for partition, (start, end) in bounds.items()}
     if reset.way in (Way.TIME, Way.DURATION):

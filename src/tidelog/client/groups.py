@@ -18,7 +18,7 @@ from tidelog.client.coordinators import (
     led_partitions,
     offline_partitions,
 )
-from tidelog.client.errors import BrokerError, CoordinatorError, check
+from tidelog.client.errors import BrokerError, CoordinatorError, check, named
 from tidelog.errors import ErrorCode, TidelogError, error_code
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import BrokerId, TopicPartition
@@ -84,9 +84,8 @@ class GroupsOfflineError(BrokerError):
     def __init__(self, listed: list[GroupListing], offline: Sequence[TopicPartition]) -> None:
         self.listed = listed
         """The groups of the other partitions."""
-        names = ", ".join(map(str, offline))
         have = "is offline: it has no leader" if len(offline) == 1 else "are offline: they have no leader"
-        super().__init__(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the list of groups", f"{names} {have}")
+        super().__init__(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the list of groups", f"{named(offline)} {have}")
 
 
 async def list_groups(cluster: Cluster, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:

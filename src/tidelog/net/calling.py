@@ -22,6 +22,7 @@ from tidelog.wire.frames import decode_response, encode_request
 from tidelog.wire.messages.headers import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.wire.schema import Message
 from tidelog.wire.versions import Versions
+from tidelog.wording import counted
 
 DEFAULT_CONNECT_TIMEOUT_MS = 10_000
 """Kafka's socket.connection.setup.timeout.ms."""
@@ -323,7 +324,7 @@ class Connection(FrameReader):
 
     def connection_lost(self, exc: Exception | None) -> None:
         cause = f"was lost: {exc}" if exc is not None else "was closed by the broker"
-        requests = f" with {len(self._pending)} requests unanswered" if self._pending else ""
+        requests = f" with {counted(len(self._pending), 'request')} unanswered" if self._pending else ""
         self._fail(ConnectionClosedError(f"the connection to {self.host}:{self.port} {cause}{requests}"))
         self._let_writers_go()
 
