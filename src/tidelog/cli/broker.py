@@ -47,7 +47,7 @@ def command(
         config = BrokerConfig.load(properties, split_settings(overrides), hostname=socket.gethostname())
     except ConfigError as failure:
         for problem in failure.problems:
-            click.echo(f"tidelog: {problem}", err=True)
+            click.echo(f"Error: {problem}", err=True)
         sys.exit(1)
     try:
         broker_log.set_up(config.broker_id, log_level, log_file, warnings_fd)

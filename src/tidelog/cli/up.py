@@ -178,7 +178,7 @@ def _check(
 
 
 def _check_ports(plan: _Plan) -> None:
-    from tidelog.cli.listening import is_free, listener, why_not_here
+    from tidelog.host.listening import is_free, listener, why_not_here
 
     problem = why_not_here(plan.host)
     if problem is not None:
@@ -192,7 +192,7 @@ def _check_ports(plan: _Plan) -> None:
 
 def _metrics_ports(plan: _Plan, wanted: int | None) -> list[int]:
     """One for each broker. Unless asked for, it is the one that exporters of Kafka's metrics use, if that is free."""
-    from tidelog.cli.listening import is_free
+    from tidelog.host.listening import is_free
 
     first = _FIRST_METRICS_PORT if wanted is None else wanted
     ports = [first + at if first > 0 else first for at in range(plan.brokers)]
