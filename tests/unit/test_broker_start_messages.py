@@ -1,4 +1,4 @@
-"""What a broker says while it starts: where it listens, why it cannot, and for whom it waits."""
+"""What a broker says while it starts: where it listens, why it cannot, and for whom it waits; and when it is ready."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import socket
 
 import pytest
 
+from tests.brokerkit import Kit, run
 from tidelog.broker.cannot_listen import CannotListenError, bound, told
 from tidelog.broker.first_contact import why_unmet
 from tidelog.broker.main import _tell_start
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.errors import ConfigError
+from tidelog.lab.broker import eventually
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,17 @@ def test_why_zookeeper_is_not_met() -> None:
             assert await why_unmet(server) == f"{server} takes connections, but opens no session"
 
     asyncio.run(story())
+
+
+def test_after_a_lost_session_it_is_ready_when_a_controller_has_told_its_new_life_everything() -> None:
+    async def story(kit: Kit) -> None:
+        broker, before = kit.broker, kit.broker.epoch
+        assert broker.why_not_ready() == ""
+        kit.expire_session()
+        await eventually(lambda: broker.epoch > before)
+        await eventually(lambda: broker.why_not_ready() == "")
+        assert broker.metadata.told_epoch == broker.epoch
+        broker.metadata.told_epoch = before  # as it is until the controller has told the new life
+        assert broker.why_not_ready() == "no controller has told the broker of the cluster yet"
+
+    run(story)

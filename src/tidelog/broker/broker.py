@@ -216,7 +216,7 @@ class Broker:
             return "the broker is not registered with the coordination store"
         if not self.is_current:
             return "the session with the coordination store may be over"
-        if self.state is not BrokerState.RUNNING:
+        if self.state is not BrokerState.RUNNING or self.metadata.told_epoch != self.epoch:
             return "no controller has told the broker of the cluster yet"
         return ""
 
