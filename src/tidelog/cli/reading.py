@@ -57,6 +57,8 @@ class Reading:
         self._show = show
         self._limits = limits
         self._left = limits.max_messages
+        self.printed = 0
+        """How many records."""
         self._isolation = Isolation[isolation.upper()]
         self._settings = FetchSettings(isolation=self._isolation, out_of_range=EARLIEST)
         self._bounds: _Bounds = {}
@@ -252,6 +254,7 @@ class Reading:
                 self._ends[partition] = record.offset
                 return
             yield self._show(partition, record)
+            self.printed += 1
             self._shown[partition] = record.offset + 1
             if self._left is not None:
                 self._left -= 1
