@@ -346,5 +346,5 @@ def test_a_reassignment_says_which_replica_it_waits_for(shell: Shell):
     with shell.frozen(FOLLOWER):
         moving = shell.start(f"{move} {LEADER},{FOLLOWER} --timeout 6")
         moving.waits_for(rf"orders-0 \(not in sync: {FOLLOWER}\)")
-        moving.ends_with("not done after 6000 ms", f"orders-0 (not in sync: {FOLLOWER})")
+        moving.ends_with("not done after 6 s", f"orders-0 (not in sync: {FOLLOWER})")
     shell.run(f"{move} {LEADER}")
