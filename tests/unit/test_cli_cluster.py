@@ -111,7 +111,7 @@ def test_strays_are_listed_with_the_cluster(broker: FakeAdminBroker) -> None:
         )
     ]
     shown = done(broker, "cluster", "describe")
-    assert "strays: 1 replica, 77 bytes" in shown
+    assert "strays: 1 replica, 77 B" in shown
     assert name in shown
     (described,) = rows(done(broker, "cluster", "describe", "--json"))
     assert described["strays"] == [{"broker": 1, "log_directory": "/data", "stray": name, "bytes": 77}]
