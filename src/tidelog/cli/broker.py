@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from tidelog.cli.completion import broker_settings
+
 log_level_option = click.option(
     "--log-level",
     default="INFO",
@@ -19,7 +21,14 @@ log_level_option = click.option(
 
 @click.command()
 @click.option("--config", "file", required=True, type=click.Path(exists=True, dir_okay=False), help="server.properties")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Over what the file says; repeatable.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=broker_settings,
+    help="Over what the file says; repeatable.",
+)
 @log_level_option
 @click.option(
     "--log-file", type=click.Path(dir_okay=False), help="Write the log to this file, and rotate it at 16 MiB."

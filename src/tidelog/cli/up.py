@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tidelog.cli.broker import log_level_option, split_settings
+from tidelog.cli.completion import broker_settings
 from tidelog.wording import counted
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ class _Plan(NamedTuple):
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--advertise", metavar="HOST", help="The host that clients are told; else that of --host.")
 @data_option
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="For every broker; repeatable.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=broker_settings,
+    help="For every broker; repeatable.",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(-1, 65535),
