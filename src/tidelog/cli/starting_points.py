@@ -76,11 +76,11 @@ class StartingPoints:
             if not resting:
                 await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
                 continue
-            self._note(resting)
             try:
+                self._note(resting)
                 self._check_time(resting)
                 await self._learn(resting)
-            except TidelogError as failure:
+            except Exception as failure:  # of any kind: the reader would wait for ever
                 self._fail(failure)
             else:
                 self._ask(resting)
