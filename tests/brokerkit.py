@@ -206,6 +206,8 @@ class Kit(LabBroker):
             replicas=list(replicas) if replicas is not None else [me, me + 1],
             partition_epoch=known.partition_epoch + 1 if known else 0,
             is_new=request.pop("is_new", False),
+            adding_replicas=request.pop("adding", []),
+            removing_replicas=request.pop("removing", []),
         )
         topic_id = request.pop("topic_id", known.topic_id if known else ZERO_UUID)
         answer = await self.call(

@@ -20,7 +20,7 @@ import pytest
 
 from tests.docskit import ROOT, console_lines, section
 from tests.processkit import free_port, wait_for
-from tidelog.cli.listening import is_free
+from tidelog.host.listening import is_free
 
 PAGE = ROOT / "docs" / "OPERATIONS.md"
 COMMAND_S = 100.0

@@ -175,7 +175,7 @@ def test_settings_reach_the_brokers_and_bad_ones_are_an_error_at_start(tmp_path:
     (tmp_path / "bad").mkdir()
     bad = Up(tmp_path / "bad", "--set", "num.partitions=none")
     started.append(bad)
-    assert bad.process.wait(DEADLINE_S) == 1
+    assert bad.process.wait(DEADLINE_S) == 2
     assert "num.partitions" in bad.output
 
 
@@ -194,7 +194,33 @@ def test_a_taken_port_is_an_error_that_names_it(tmp_path: Path, started: list[Up
             check=False,
         )
     assert done.returncode == 1
-    assert str(port) in done.stderr
+    used = f"cannot start: port {port} of 127.0.0.1 is in use by process {os.getpid()}; "
+    assert f"{used}end it, or name another port in listeners" in done.stderr
+    assert "Errno" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["broker.id", "node.id"])
+@pytest.mark.parametrize("number", ["abc", "-5", "99999999999"])
+def test_a_bad_broker_id_is_told_once(tmp_path: Path, name: str, number: str):
+    config = tmp_path / "server.properties"
+    config.write_text(f"{name}={number}\nlog.dirs={tmp_path}/logs\n")
+    done = subprocess.run(
+        [*TIDELOG, "broker", "--config", str(config)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: Invalid value {number} for configuration ")
+    assert done.stderr.count("\n") == 1
+    assert number == "-5" or name in done.stderr
+
+
+def test_who_waits_for_zookeeper_says_so(tmp_path: Path, started: list[Up]):
+    """Port 1 refuses; the first try would be over after 18 s."""
+    up = Up(tmp_path, "--zookeeper", "127.0.0.1:1")
+    started.append(up)
+    until(lambda: "waiting for" in up.output or up.process.poll() is not None)
+    where = "broker 1: warning: waiting for ZooKeeper at 127.0.0.1:1 (zookeeper.connect)"
+    assert f"{where}: 127.0.0.1:1: Connection refused\n" in up.output
+    assert "opened a session within" not in up.output
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,27 @@ def test_a_port_in_use_is_told_in_one_line(data: str) -> None:
     assert "--port" in done.stderr
 
 
+@pytest.mark.parametrize("there", ["nothing", "a parent", "an empty directory", "a file"])
+def test_a_start_that_fails_leaves_a_directory_as_it_was(tmp_path: Path, there: str) -> None:
+    data = tmp_path / "parent" / "data"
+    if there != "nothing":
+        (data.parent if there == "a parent" else data).mkdir(parents=True)
+    if there == "a file":
+        (data / "mine").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = tidelog("up", "--data", str(data), "--port", str(taken.getsockname()[1]))
+    assert "is in use by process" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    for words in (("up",), ("up", "--detach")):
+        bad = tidelog(*words, "--data", str(data), "--port", "0", "--set", "num.partitions=abc")
+        assert bad.returncode == 2
+        assert "num.partitions: Not a number of type INT" in bad.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -37,6 +37,7 @@ def test_lag_is_what_is_committed_in_the_log_and_not_by_the_group() -> None:
         page = parse(kit.broker.metrics.text())
         assert _of_groups(page, OFFSET) == {("g", "t", "0"): 2, ("g", "t", "1"): 0, (odd, "t", "0"): 9}
         assert _of_groups(page, LAG) == {("g", "t", "0"): 3, ("g", "t", "1"): 0, (odd, "t", "0"): 0}
+        assert _of_groups(page, "kafka_consumergroup_lag_sum") == {("g", "t"): 3, (odd, "t"): 0}
         assert _of_groups(page, "kafka_consumergroup_members")[("g",)] == 0
         assert _of_groups(page, "tidelog_group_left_out_offsets") == {(): 0}
 

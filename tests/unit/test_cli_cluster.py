@@ -111,7 +111,7 @@ def test_strays_are_listed_with_the_cluster(broker: FakeAdminBroker) -> None:
         )
     ]
     shown = done(broker, "cluster", "describe")
-    assert "strays: 1 replica, 77 bytes" in shown
+    assert "strays: 1 replica, 77 B" in shown
     assert name in shown
     (described,) = rows(done(broker, "cluster", "describe", "--json"))
     assert described["strays"] == [{"broker": 1, "log_directory": "/data", "stray": name, "bytes": 77}]
@@ -254,7 +254,7 @@ def test_a_plan_of_a_file_waited_for(broker: FakeAdminBroker, tmp_path: Path) ->
         lists(broker, 1)
     late = run(broker, "reassign", "--file", str(file), "--execute", "--wait", "--timeout", "0.2")
     assert late.exit_code == 1
-    assert "not done after 200 ms: orders-1" in late.stderr
+    assert "not done after 0.2 s: orders-1" in late.stderr
     assert "`tidelog reassign --list` shows it, and --cancel calls it off" in late.stderr
 
 

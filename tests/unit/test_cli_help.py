@@ -143,6 +143,26 @@ def test_names_are_completed(
     assert completed(*words) == names
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("topics", "create", "t", "--config", "retention."), ["retention.bytes=", "retention.ms="]),
+        (("topics", "alter", "t", "--config", "min.ins"), ["min.insync.replicas="]),
+        (("topics", "alter", "t", "--delete-config", "min.ins"), ["min.insync.replicas"]),
+        (("configs", "alter", "--topic", "t", "retention."), ["retention.bytes=", "retention.ms="]),
+        (("configs", "alter", "--broker-default", "num.io"), ["num.io.threads="]),
+        (("configs", "alter", "--broker", "1", "num.io"), ["num.io.threads="]),
+        (("configs", "alter", "--broker-logger", "1", ""), []),
+        (("configs", "delete", "--broker", "1", "num.io"), ["num.io.threads"]),
+        (("configs", "describe", "--topic", "t", "retention.m"), ["retention.ms"]),
+        (("up", "--set", "num.part"), ["num.partitions="]),
+        (("broker", "--set", "num.part"), ["num.partitions="]),
+    ],
+)
+def test_names_of_settings_are_completed(words: tuple[str, ...], names: list[str]) -> None:
+    assert completed(*words) == names
+
+
 def test_completion_asks_the_cluster_that_the_line_names(broker: FakeAdminBroker) -> None:
     assert completed("topics", "describe", "-b", broker.bootstrap, "pay") == ["payments"]
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.clientkit import values
 from tidelog.cli.main import main
+from tidelog.cli.since import iso_time
 
 
 @pytest.fixture
@@ -70,4 +71,22 @@ def test_damage_is_told_with_its_place(segment: Path) -> None:
 
 def test_what_is_neither_a_file_nor_a_directory_is_refused(tmp_path: Path) -> None:
     assert "neither a file nor a directory" in dump("/dev/zero").stderr
-    assert "holds no .log files" in dump(tmp_path).stderr
+    assert "holds no segments, such as 00000000000000000000.log" in dump(tmp_path).stderr
+
+
+def test_a_directory_has_segments_and_other_logs(segment: Path) -> None:
+    alone = dump(segment.parent)
+    for name in ("broker-1.log", "up.log", "1.log", "00000000000000000000.log.deleted"):
+        (segment.parent / name).write_text("INFO [broker 1] it is ready")
+    both = dump(segment.parent)
+    assert (both.exit_code, both.stdout) == (0, alone.stdout)
+    segment.unlink()
+    assert "holds no segments" in dump(segment.parent).stderr
+
+
+def test_times_are_those_that_consume_shows(segment: Path) -> None:
+    time = iso_time(1)
+    assert time in dump(segment).stdout
+    assert time in dump(segment, "--records").stdout
+    (row,) = rows(dump(segment, "--json"))
+    assert row["max_timestamp"] == 1

@@ -77,7 +77,7 @@ def test_the_last_cause_is_below_all_deadlines() -> None:
     assert last_cause(outer) is LEADERLESS
     assert last_cause(GONE) is GONE
     assert str(DeadlineError.of("produce", 1000, "b2 is silent", "delivery.timeout.ms")) == (
-        "produce: gave up after 1000 ms (delivery.timeout.ms); last: b2 is silent"
+        "produce: gave up after 1 s (delivery.timeout.ms); last: b2 is silent"
     )
 
 

@@ -273,3 +273,23 @@ def test_nodes_that_make_no_sense_are_passed_over() -> None:
         assert (await config.refresh_topic("t")).retention_ms == 1000
 
     run(story)
+
+
+def test_a_setting_that_is_left_out_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    def warned() -> int:
+        return sum("message.max.bytes" in message for message in caplog.messages)
+
+    async def story(cluster: Cluster) -> None:
+        config = await cluster.broker()
+        bad = {"message.max.bytes": "x"}
+        for number in range(3):
+            await config.alter(BROKERS, "1", lambda stored, number=number: {**bad, "log.retention.ms": str(9 + number)})
+            await until(lambda number=number: config.broker_config["log.retention.ms"] == 9 + number)
+            assert warned() == 1
+        await config.alter(BROKERS, "1", lambda stored: {"log.retention.ms": "20"})
+        await until(lambda: config.broker_config["log.retention.ms"] == 20)
+        await config.alter(BROKERS, "1", lambda stored: {**bad, "log.retention.ms": "21"})
+        await until(lambda: config.broker_config["log.retention.ms"] == 21)
+        assert warned() == 2, "it had been mended in between"
+
+    run(story)

@@ -273,6 +273,10 @@ def test_what_is_not_in_sync_is_shown() -> None:
         one = {"topic": "t", "partition": "0"}
         assert _shown(page, "kafka_cluster_partition_underminisr", **one) == 1
         assert _shown(page, "kafka_topic_partition_replicas", **one) == 2
+        assert _shown(page, "kafka_topic_partition_leader", **one) == 1
+        assert _shown(page, "kafka_cluster_partition_replicascount", **one) == 2
+        assert _shown(page, "kafka_cluster_partition_insyncreplicascount", **one) == 1
+        assert _shown(page, prefix + "reassigningpartitions") == 0
         assert _shown(page, "kafka_topic_partition_in_sync_replica", **one) == 1
         assert _shown(page, "kafka_topic_partition_under_replicated_partition", **one) == 1
         copied = _shown(page, "kafka_server_brokertopicmetrics_replicationbytesout_total")
@@ -282,6 +286,23 @@ def test_what_is_not_in_sync_is_shown() -> None:
         assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         page = parse(kit.broker.metrics.text())
         assert _shown(page, "kafka_server_brokertopicmetrics_failedproducerequests_total", topic="t") == 1
+
+    run(story)
+
+
+def test_partitions_that_are_reassigned_are_counted_by_their_leader() -> None:
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        name, one = "kafka_server_replicamanager_reassigningpartitions", {"topic": "t", "partition": "0"}
+        assert await kit.lead_and_isr(isr=[1], replicas=[1, 2], leader_epoch=1, adding=[2]) == 0
+        assert _shown(parse(kit.broker.metrics.text()), name) == 1
+        assert await kit.lead_and_isr(leader=2, isr=[1, 2], replicas=[1, 2], leader_epoch=2, removing=[1]) == 0
+        page = parse(kit.broker.metrics.text())
+        assert _shown(page, name) == 0
+        assert _shown(page, "kafka_cluster_partition_replicascount", **one) == 0
+        assert _shown(page, "kafka_cluster_partition_insyncreplicascount", **one) == 0
+        assert await kit.lead_and_isr(isr=[1, 2], replicas=[1, 2], leader_epoch=3) == 0
+        assert _shown(parse(kit.broker.metrics.text()), name) == 0
 
     run(story)
 

@@ -41,8 +41,8 @@ def test_a_metric_that_kafka_lacks_has_another_name_than_kafkas(declared: list[F
         r"kafka_(server|network|log|controller|cluster)_[a-z]+_[a-z]+(_total)?"
         r"|kafka_coordinator_group_groupmetadatamanager_[a-z]+"
         r"|kafka_server_socket_server_metrics_connection_count"
-        r"|kafka_brokers|kafka_consumergroup_(lag|current_offset|members)|kafka_topic_partitions"
-        r"|kafka_topic_partition_((current|oldest)_offset|replicas|in_sync_replica|under_replicated_partition)"
+        r"|kafka_brokers|kafka_consumergroup_(lag|lag_sum|current_offset|members)|kafka_topic_partitions"
+        r"|kafka_topic_partition_((current|oldest)_offset|leader|replicas|in_sync_replica|under_replicated_partition)"
     )
     others = [family.name for family in declared if not kafkas.fullmatch(family.name)]
     assert not [name for name in others if not name.startswith(("tidelog_", "process_", "python_info"))]

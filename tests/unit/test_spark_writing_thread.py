@@ -93,7 +93,7 @@ def test_no_more_than_buffer_memory_is_pulled_ahead(broker: FakeAdminBroker) -> 
             pulled.append(start)
             yield _rows(start, 1, 1000)
 
-    with pytest.raises(DeadlineError, match=r"orders-0: gave up after 300 ms \(delivery.timeout.ms\)"):
+    with pytest.raises(DeadlineError, match=r"orders-0: gave up after 0.3 s \(delivery.timeout.ms\)"):
         _write(
             broker,
             batches(),

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import partial
 
 from tidelog.broker.apis import BROKER_KEYS, CONTROL_KEYS, SERVED
 from tidelog.broker.auto_creation import AutoCreation
 from tidelog.broker.batch_checks import BatchChecks
+from tidelog.broker.cannot_listen import bound
 from tidelog.broker.control.admin import TopicAdmin
 from tidelog.broker.control.shell import ControllerShell, ControlSettings
 from tidelog.broker.counts import TopicCounts
@@ -214,7 +216,7 @@ class Broker:
             return "the broker is not registered with the coordination store"
         if not self.is_current:
             return "the session with the coordination store may be over"
-        if self.state is not BrokerState.RUNNING:
+        if self.state is not BrokerState.RUNNING or self.metadata.told_epoch != self.epoch:
             return "no controller has told the broker of the cluster yet"
         return ""
 
@@ -276,12 +278,12 @@ class Broker:
             limits.queued_max_request_bytes,
         )
         for listener in self.static_config.listeners:
-            self.ports_bound[listener.name] = await self.server.listen(listener.name, listener.host, listener.port)
+            listen = partial(self.server.listen, listener.name)
+            self.ports_bound[listener.name] = await bound("listeners", listener.host, listener.port, listen)
         config = self.static_config
-        if config["tidelog.metrics.port"] >= 0:
-            self.ports_bound["metrics"] = await self._pages.listen(
-                config["tidelog.metrics.host"], config["tidelog.metrics.port"]
-            )
+        host, port = config["tidelog.metrics.host"], config["tidelog.metrics.port"]
+        if port >= 0:
+            self.ports_bound["metrics"] = await bound("tidelog.metrics.port", host, port, self._pages.listen)
 
     async def _join(self) -> None:
         """Become a member, in the session of now or in the next if that one is over, until it works."""

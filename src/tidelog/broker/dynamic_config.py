@@ -281,9 +281,11 @@ class DynamicConfig:
         if overrides == self._brokers[name]:
             return
         self._brokers[name] = overrides
+        warned = set(self.broker_config.warnings)
         self.broker_config = self._static.with_dynamic(self._brokers[DEFAULT_ENTITY], self._brokers[self._own])
         for warning in self.broker_config.warnings:
-            _log.warning("%s", warning)
+            if warning not in warned:  # with an earlier change
+                _log.warning("%s", warning)
         self._resolved.clear()
         self._inherited = None
         for listener in self._broker_listeners:

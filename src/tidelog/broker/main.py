@@ -13,10 +13,12 @@ import uvloop
 
 from tidelog import __version__
 from tidelog.broker.broker import Broker
+from tidelog.broker.cannot_listen import CannotListenError, told
+from tidelog.broker.first_contact import tell_of_waiting
 from tidelog.config.broker import BrokerConfig
 from tidelog.coordination.port import Coordination
 from tidelog.errors import TidelogError
-from tidelog.host import garbage, memory
+from tidelog.host import garbage, listening, memory
 from tidelog.host.limits import raise_open_file_limit
 from tidelog.host.machine import RealPorts
 from tidelog.host.process_metrics import add_process_metrics
@@ -38,17 +40,24 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] = lambda broker
 
 def _tell_start(config: BrokerConfig) -> None:
     _log.info(
-        "tidelog %s starts as broker %d: process %d, Python %s, listeners %s, advertised as %s, log directories %s, "
+        "tidelog %s starts as broker %d: process %d, Python %s, listeners %s%s, log directories %s, "
         "the cluster agrees in %s",
         __version__,
         config.broker_id,
         os.getpid(),
         platform.python_version(),
         ", ".join(map(str, config.listeners)),
-        ", ".join(map(str, config.advertised_listeners)),
+        _as_advertised(config),
         ", ".join(config.log_dirs),
         _where_it_agrees(config),
     )
+
+
+def _as_advertised(config: BrokerConfig) -> str:
+    """Nothing if a port is not known yet: the line that says that the broker is ready has the real ones."""
+    if any(listener.port == 0 for listener in config.advertised_listeners):
+        return ""
+    return f", advertised as {', '.join(map(str, config.advertised_listeners))}"
 
 
 def _where_it_agrees(config: BrokerConfig) -> str:
@@ -100,7 +109,11 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
 
 
 async def _start(broker: Broker, on_ready: Callable[[Broker], None], started_ns: int) -> None:
-    await broker.start()
+    waiting = asyncio.ensure_future(tell_of_waiting(broker.static_config, lambda: bool(broker.cluster_id)))
+    try:
+        await broker.start()
+    finally:
+        waiting.cancel()
     garbage.settle()
     _log.info(
         "broker %d of cluster %s is ready after %.1f s: %s",
@@ -123,7 +136,9 @@ async def _stop_broker(broker: Broker) -> None:
 
 
 def _report(failure: BaseException) -> None:
-    if isinstance(failure, TidelogError | OSError):
+    if isinstance(failure, CannotListenError):
+        _log.critical("cannot start: %s", told(failure, listening.listener))
+    elif isinstance(failure, TidelogError | OSError):
         _log.critical("cannot start: %s", failure)
     else:
         _log.critical("cannot start", exc_info=failure)

@@ -62,6 +62,8 @@ class Partition:
         self.controller_epoch: Epoch = NO_EPOCH
         self.replicas: tuple[BrokerId, ...] = ()
         self.isr: tuple[BrokerId, ...] = ()
+        self.is_reassigned = False
+        """Replicas come or go, as the controller last said; only shown."""
         self.told_high_watermark: Offset = 0
         """As a follower: what the leader last said."""
         self.watchers = Watchers(answer_time)

@@ -38,6 +38,22 @@ def add_partition_gauges(metrics: Metrics, replicas: Replicas) -> None:
         _is_at_min_isr,
     )
     of_each.add(
+        "kafka_cluster_partition_replicascount",
+        "Replicas that the partition should have if this broker leads it, else 0.",
+        lambda one: 0 if one.leader is None else len(one.replicas),
+    )
+    of_each.add(
+        "kafka_cluster_partition_insyncreplicascount",
+        "Replicas that are in sync if this broker leads the partition, else 0.",
+        lambda one: 0 if one.leader is None else len(one.isr),
+    )
+    of_each.add(
+        "kafka_topic_partition_leader",
+        "Number of the broker that leads the partition, shown by it.",
+        lambda one: one.leader_id,
+        led_only=True,
+    )
+    of_each.add(
         "kafka_topic_partition_current_offset",
         "High watermark, shown by the leader of the partition.",
         lambda one: one.log.high_watermark,
@@ -91,6 +107,7 @@ class _Counted:
     under_replicated: int = 0
     under_min_isr: int = 0
     at_min_isr: int = 0
+    reassigning: int = 0
     max_lag: int = 0
     producers: int = 0
 
@@ -111,6 +128,7 @@ class _Walk:
             found.under_replicated += _is_under_replicated(partition)
             found.under_min_isr += _is_under_min_isr(partition)
             found.at_min_isr += _is_at_min_isr(partition)
+            found.reassigning += partition.leader is not None and partition.is_reassigned
             found.max_lag = max(found.max_lag, self._replicas.lag(partition))
             found.producers += len(partition.log.producers)
             if found.replicas % _AT_ONCE == 0:
@@ -141,6 +159,11 @@ def _add_counts(metrics: Metrics, walk: _Walk) -> None:
         prefix + "atminisrpartitioncount",
         "Partitions led here with just min.insync.replicas replicas in sync.",
         lambda: walk.found.at_min_isr,
+    )
+    gauge(
+        prefix + "reassigningpartitions",
+        "Partitions led here that get or lose replicas.",
+        lambda: walk.found.reassigning,
     )
     metrics.gauges(
         "kafka_server_replicafetchermanager_maxlag",

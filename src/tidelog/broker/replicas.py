@@ -270,6 +270,7 @@ class Replicas:
         partition.controller_epoch = state.controller_epoch
         partition.partition_epoch = state.partition_epoch
         partition.replicas, partition.isr = tuple(state.replicas), tuple(state.isr)
+        partition.is_reassigned = bool(state.adding_replicas or state.removing_replicas)
         partition.leader_id = state.leader
         if state.leader != self._broker_id:
             await self._follow(partition, state, is_new_term)

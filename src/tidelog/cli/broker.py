@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from tidelog.cli.completion import broker_settings
+
 log_level_option = click.option(
     "--log-level",
     default="INFO",
@@ -19,7 +21,14 @@ log_level_option = click.option(
 
 @click.command()
 @click.option("--config", "file", required=True, type=click.Path(exists=True, dir_okay=False), help="server.properties")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Over what the file says; repeatable.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=broker_settings,
+    help="Over what the file says; repeatable.",
+)
 @log_level_option
 @click.option(
     "--log-file", type=click.Path(dir_okay=False), help="Write the log to this file, and rotate it at 16 MiB."
@@ -47,7 +56,7 @@ def command(
         config = BrokerConfig.load(properties, split_settings(overrides), hostname=socket.gethostname())
     except ConfigError as failure:
         for problem in failure.problems:
-            click.echo(f"tidelog: {problem}", err=True)
+            click.echo(f"Error: {problem}", err=True)
         sys.exit(1)
     try:
         broker_log.set_up(config.broker_id, log_level, log_file, warnings_fd)

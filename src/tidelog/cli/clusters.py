@@ -8,7 +8,7 @@ import click
 
 from tidelog.cli import log_directories
 from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
-from tidelog.cli.output import json_option, print_json, print_rows
+from tidelog.cli.output import Size, json_option, print_json, print_rows
 from tidelog.wording import counted
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def log_dirs(as_json: bool, bootstrap: list[Address]) -> None:
         brokers = (await admin.describe_cluster()).brokers
         return list(log_directories.rows(await log_directories.ask(admin, [broker.id for broker in brokers])))
 
-    print_rows(on_cluster(bootstrap, work), as_json=as_json, empty="no broker tells of its log directories")
+    rows = on_cluster(bootstrap, work)
+    shown = rows if as_json else log_directories.for_people(rows)
+    print_rows(shown, as_json=as_json, empty="no broker tells of its log directories")
 
 
 # What is shown
@@ -87,9 +89,10 @@ def _show(described: dict[str, Any]) -> None:
             title = f"{name}: {_counted(len(described[key]), len(described[key]) - len(rows))}"
             print_rows(rows, as_json=False, title=title, empty=title)
     strays, failed = described["strays"], described["failed_directories"]
-    held = sum(stray["bytes"] for stray in strays)
-    print_rows(strays, as_json=False, title=f"strays: {counted(len(strays), 'replica')}, {counted(held, 'byte')}")
-    print_rows(failed, as_json=False, title=f"failed log directories: {len(failed)}")
+    held = Size(sum(stray["bytes"] for stray in strays))
+    shown = log_directories.for_people(strays)
+    print_rows(shown, as_json=False, title=f"strays: {counted(len(strays), 'replica')}, {held}")
+    print_rows(log_directories.for_people(failed), as_json=False, title=f"failed log directories: {len(failed)}")
     if not any(described[key] for key, _ in lacking):
         all_of_them = _counted(described["partitions"], internal["partitions"])
         told = f"all {all_of_them} have a leader and all their replicas in sync"

@@ -1,4 +1,4 @@
-"""Names of topics and groups for the shell, asked of the cluster that the command line names.
+"""Names for the shell: of settings, and of topics and groups, which the cluster is asked for that the line names.
 
 Completion must not disturb: it waits for a second at most, and shows nothing if it does not succeed.
 """
@@ -36,6 +36,37 @@ def group_names(ctx: click.Context, parameter: click.Parameter, incomplete: str)
         return [listed.group for listed in await list_groups(cluster)]
 
     return _matching(ctx, incomplete, groups)
+
+
+def topic_settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """As NAME=, for a value to follow."""
+    return _settings("topic", "=", incomplete)
+
+
+def broker_settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    return _settings("broker", "=", incomplete)
+
+
+def names_of_topic_settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    return _settings("topic", "", incomplete)
+
+
+def resource_settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Of a topic, or of brokers if the line names those; with = where the parameter takes values."""
+    given = ctx.params
+    if given.get("broker_logger") is not None:
+        return []
+    kind = "broker" if given.get("broker") is not None or given.get("broker_default") else "topic"
+    return _settings(kind, "=" if parameter.name == "changes" else "", incomplete)
+
+
+def _settings(kind: str, end: str, incomplete: str) -> list[str]:
+    """Those that have an effect."""
+    from tidelog.config.settings import BROKER, TOPIC
+    from tidelog.config.support import is_served
+
+    table = BROKER if kind == "broker" else TOPIC
+    return [name + end for name, setting in table.items() if name.startswith(incomplete) and is_served(setting)]
 
 
 def _matching(ctx: click.Context, incomplete: str, ask: Callable[[Cluster], Awaitable[list[str]]]) -> list[str]:

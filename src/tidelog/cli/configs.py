@@ -9,7 +9,7 @@ import click
 
 from tidelog.cli.cluster import bootstrap_option, call_timeout_option, key_values, on_cluster
 from tidelog.cli.commands import INT32
-from tidelog.cli.completion import topic_names
+from tidelog.cli.completion import resource_settings, topic_names
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.setting_names import known_names, refuse_unknown
 from tidelog.cli.setting_values import as_value
@@ -58,7 +58,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=resource_settings)
 @_resource_options
 @click.option("--all", "show_all", is_flag=True, help="Also what was not set here but comes from below.")
 @json_option
@@ -104,7 +104,14 @@ def describe(
 
 
 @command.command()
-@click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...", callback=key_values)
+@click.argument(
+    "changes",
+    nargs=-1,
+    required=True,
+    metavar="NAME=VALUE...",
+    callback=key_values,
+    shell_complete=resource_settings,
+)
 @_resource_options
 @call_timeout_option
 @bootstrap_option
@@ -121,7 +128,7 @@ def alter(
 
 
 @command.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=resource_settings)
 @_resource_options
 @call_timeout_option
 @bootstrap_option

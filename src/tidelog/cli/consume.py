@@ -103,6 +103,7 @@ def command(
     A null key or value is shown as nothing; --json tells the two apart.
     """
     from tidelog.cli.reading import Limits, Reading
+    from tidelog.client.offsets import EARLIEST
 
     if bool(topics) == (regex is not None):
         raise click.UsageError("name topics, or pass --regex")
@@ -125,8 +126,23 @@ def command(
             await reading.run_in_group(group, names, start)
         else:
             await reading.run(names, partitions, start)
+        if not reading.printed:
+            is_part = start.time_ms != EARLIEST or limits.time_ms is not None or until_offset is not None
+            click.echo(_nothing(names, partitions, group, is_part), err=True)
 
     on_cluster(bootstrap, work, Ends.AFTER_A_WAIT)
+
+
+def _nothing(topics: list[str], partitions: tuple[int, ...], group: str | None, is_part: bool) -> str:
+    """What is said when nothing was printed."""
+    from tidelog.client.errors import named
+    from tidelog.types import TopicPartition
+
+    chosen = [TopicPartition(topic, number) for topic in topics for number in partitions]
+    where = named(chosen) if chosen else ", ".join(topics)
+    if group is not None:
+        return f"no records in {where} that group {group} has not read"
+    return f"no records in that part of {where}" if is_part else f"no records in {where}"
 
 
 def _check_group(group: str, has_partitions: bool, offset: str | int | None, since: str | None, has_end: bool) -> None:

@@ -63,12 +63,21 @@ class DataDirectory:
     def __init__(self, path: str) -> None:
         self.path = Path(path).absolute()
         self._lock: int | None = None
+        self._made: list[Path] = []
+        """The file and the directories that were not there before `make`, the innermost first."""
+
+    def make(self, name: str) -> None:
+        """The directory, for a file of this name."""
+        paths = (self.path / name, self.path, *self.path.parents)
+        self._made = [path for path in paths if not os.path.lexists(path)]
+        self.path.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> None:
         """Make the directory if it is not there, and lock it for this process until it ends."""
+        lock = self.path / _LOCK
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.make(_LOCK)
+            self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as failure:
             raise click.ClickException(f"{self.path} cannot be used: {failure.strerror}") from failure
         try:
@@ -77,6 +86,14 @@ class DataDirectory:
             os.close(self._lock)
             self._lock = None
             raise click.ClickException(self._who_runs()) from failure
+        if not _is_file_of(self._lock, lock):  # who had made it has just given it up
+            raise click.ClickException(f"another `tidelog up` has just used {self.path}; try again")
+
+    def give_up(self) -> None:
+        """Nothing is started: leave the directory as it was before `make` or `lock`."""
+        for path in self._made:
+            with contextlib.suppress(OSError):  # others have put something there
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def _who_runs(self) -> str:
         running = self.running()
@@ -175,6 +192,12 @@ class DataDirectory:
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         write_json(self.path / name, content)
+
+
+def _is_file_of(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def _lock_holder(path: Path) -> int | None:

@@ -17,7 +17,7 @@ _LOG = "up.log"
 def start_detached(directory: DataDirectory, arguments: list[str]) -> int:
     """Start `tidelog up` with these arguments in a session of its own, and wait until it is ready or has ended."""
     try:
-        directory.path.mkdir(parents=True, exist_ok=True)
+        directory.make(_LOG)
         log = open(directory.path / _LOG, "ab")  # noqa: SIM115 - closed below
     except OSError as failure:
         raise click.ClickException(f"{directory.path} cannot be used: {failure.strerror}") from failure
@@ -50,7 +50,10 @@ def start_detached(directory: DataDirectory, arguments: list[str]) -> int:
     said = _said(directory, start)
     if not is_ready:
         click.echo(said, err=True, nl=False)
-        return process.wait() or 1
+        status = process.wait() or 1
+        if not directory.brokers:  # it has started none
+            directory.give_up()
+        return status
     click.echo(said.replace("stop: Ctrl-C", f"stop: tidelog down --data {directory.path}"), nl=False)
     return 0
 

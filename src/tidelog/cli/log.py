@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli.commands import OFFSET
-from tidelog.cli.output import json_option, print_rows
+from tidelog.cli.output import Parts, json_option, print_rows
 from tidelog.cli.records import as_object
+from tidelog.cli.since import iso_time
 from tidelog.errors import TidelogError
 from tidelog.records.batch import decode_batch
 from tidelog.records.control import control_type
@@ -19,6 +21,12 @@ from tidelog.records.scan import TORN, scan
 
 if TYPE_CHECKING:
     from tidelog.records.kernel import Record
+
+_SEGMENT = re.compile(r"[0-9]{20}\.log")
+"""Its first offset. The log of a broker process, which may lie beside it, has another name."""
+
+_CLOCK = re.compile("^[^+-]+|[+-].*")
+"""The time of day, and its zone."""
 
 
 @click.group("log")
@@ -40,14 +48,18 @@ def dump(path: Path, show_records: bool, from_offset: int, as_json: bool) -> Non
 
     Exits with 1 if a batch is damaged.
     """
-    files = sorted(file for file in path.glob("*.log") if file.is_file()) if path.is_dir() else [path]
+    files = sorted(filter(_is_segment, path.iterdir())) if path.is_dir() else [path]
     if not files:
-        raise click.ClickException(f"{path} holds no .log files")
+        raise click.ClickException(f"{path} holds no segments, such as 00000000000000000000.log: is it a partition's?")
     if not all(file.is_file() for file in files):
         raise click.ClickException(f"{path} is neither a file nor a directory")
     found = [_dump(file, show_records, from_offset, as_json) for file in files]
     if not all(found):
         raise SystemExit(1)
+
+
+def _is_segment(file: Path) -> bool:
+    return _SEGMENT.fullmatch(file.name) is not None and file.is_file()
 
 
 def _dump(file: Path, show_records: bool, from_offset: int, as_json: bool) -> bool:
@@ -147,16 +159,16 @@ def _control(data: bytes, header: BatchHeader, position: int) -> str | None:
 
 def _batch_row(data: bytes, header: BatchHeader, position: int) -> dict[str, Any]:
     """For people, with empty cells where there is nothing to say."""
-    sequence = f"{header.producer_id}/{header.producer_epoch}@{header.base_sequence}"
+    sequence = Parts((f"{header.producer_id}/{header.producer_epoch}", f"@{header.base_sequence}"))
     kind = _control(data, header, position) or ("transactional data" if header.is_transactional else "data")
     return {
         "position": position,
-        "offsets": f"{header.base_offset}..{header.last_offset}",
+        "offsets": Parts((f"{header.base_offset}..", str(header.last_offset))),
         "records": header.record_count,
         "bytes": header.size_bytes,
         "epoch": header.partition_leader_epoch,
         "codec": header.codec.name.lower(),
-        "max_timestamp": header.max_timestamp,
+        "max_timestamp": _time(header.max_timestamp),
         "producer": sequence if header.producer_id >= 0 else "",
         "kind": kind,
     }
@@ -185,11 +197,17 @@ def _batch_object(data: bytes, header: BatchHeader, position: int) -> dict[str, 
 def _record_row(record: Record) -> dict[str, Any]:
     return {
         "offset": record.offset,
-        "timestamp": record.timestamp,
+        "timestamp": _time(record.timestamp),
         "key": _text(record.key),
         "value": _text(record.value),
         "headers": [f"{name}={_text(value)}" for name, value in record.headers],
     }
+
+
+def _time(timestamp: int) -> Parts:
+    """As `consume --times` shows it; nothing where there is none."""
+    day, t, time = iso_time(timestamp).partition("T") if timestamp >= 0 else ("", "", "")
+    return Parts((f"{day}{t}", *_CLOCK.findall(time)))
 
 
 def _text(data: bytes | None) -> str:

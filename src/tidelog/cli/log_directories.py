@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.cli.output import Size, path_parts
 from tidelog.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ def rows(directories: Directories) -> Iterator[dict[str, Any]]:
             "free_bytes": directory.usable_bytes if directory.usable_bytes >= 0 else None,
             "error": _error(directory),
         }
+
+
+def for_people(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows with sizes that can be read, and paths that break before slashes."""
+    return [{name: _for_people(name, value) for name, value in row.items()} for row in rows]
+
+
+def _for_people(name: str, value: Any) -> Any:
+    if name == "log_directory":
+        return path_parts(value)
+    return Size(value) if name.endswith("bytes") and value is not None else value
 
 
 def replica_sizes(directories: Directories) -> dict[TopicPartition, list[dict[str, Any]]]:

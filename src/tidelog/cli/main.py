@@ -82,7 +82,8 @@ class Nouns(click.Group):
 def main() -> None:
     """A partitioned, replicated commit log that Kafka clients take for Kafka.
 
-    A shell completes commands, options, topics and groups after one of these lines, which belong in its start file:
+    A shell completes commands, options, settings, topics and groups after one of these lines, which belong in its
+    start file:
 
     \b
       eval "$(_TIDELOG_COMPLETE=bash_source tidelog)"     ~/.bashrc

@@ -19,6 +19,35 @@ _WIDTH_WITHOUT_TERMINAL = 1000
 _BETWEEN_COLUMNS = 2
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_PATH_PIECE = 26
+
+
+class Parts(tuple[str, ...]):
+    """A text for a table that is broken between these parts, and nowhere else, where it does not fit."""
+
+
+class Size(int):
+    """Bytes, for a table."""
+
+    def __str__(self) -> str:
+        size, unit = float(self), 0
+        while size >= 1024 and unit < len(_UNITS) - 1:
+            size, unit = size / 1024, unit + 1
+        return f"{size:.1f} {_UNITS[unit]}" if unit else f"{int(self)} B"
+
+
+def path_parts(path: str) -> Parts:
+    """Broken before slashes, into as few pieces as fit a column."""
+    pieces: list[str] = []
+    for name in re.findall("/?[^/]*", path):
+        if pieces and len(pieces[-1]) + len(name) <= _PATH_PIECE:
+            pieces[-1] += name
+        elif name:
+            pieces.append(name)
+    return Parts(pieces)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for programs.")
 
 
@@ -68,11 +97,14 @@ def table(rows: list[Mapping[str, Any]], width: int) -> Table:
     shown = {name: [_cell(row[name]) for row in rows] for name in rows[0]}
     shown = {name: cells for name, cells in shown.items() if any(cells)}
     is_tight = _natural_width(shown) > width
+    if is_tight:
+        shown = {name: [_cell(row[name], "\n") for row in rows] for name in shown}
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, _BETWEEN_COLUMNS - 1, 0, 0))
     for name in shown:
         is_number = all(value is None or isinstance(value, int) for value in (row[name] for row in rows))
+        is_whole = is_number or any(isinstance(row[name], Parts) for row in rows)
         heading = name.replace("_", "\n" if is_tight else " ")
-        made.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        made.add_column(heading, justify="right" if is_number else "left", overflow="fold", no_wrap=is_whole)
     for cells in zip(*shown.values(), strict=True):
         made.add_row(*map(Text, cells))
     return made
@@ -87,7 +119,9 @@ def _natural_width(shown: Mapping[str, list[str]]) -> int:
     return sum(width + _BETWEEN_COLUMNS for width in widths)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, between_parts: str = "") -> str:
+    if isinstance(value, Parts):
+        return between_parts.join(map(printable, value))
     if value is None:
         return ""
     if isinstance(value, bool):

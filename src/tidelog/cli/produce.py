@@ -94,7 +94,10 @@ async def _produce(
     from tidelog.host.clock import SystemClock
     from tidelog.records.header import Codec
 
-    await cluster.topic(outcome.topic, led=lines.partition is None)
+    if lines.partition is None:
+        await cluster.led_somewhere(outcome.topic)
+    else:
+        await cluster.topic(outcome.topic, led=False)
     codec = Codec[compression.upper()]
     longest_bytes = lines.longest(await _longest_record(cluster, outcome.topic, codec))
     timeout_s = given_timeout_s()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from tidelog.cli.starting_points import Find, StartingPoints
 from tidelog.client.committed import visible_records
-from tidelog.client.errors import BrokerError
+from tidelog.client.errors import BrokerError, DeadlineError
 from tidelog.client.fetch import Fetched, Fetcher, FetchSettings
 from tidelog.client.membership import Assignment, Member
 from tidelog.client.offsets import EARLIEST, Isolation, list_offsets, start_and_end
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 _GONE_ON = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 """The group has gone on, and who has the partition now begins where this member committed last."""
+
+_ONCE_MS = 0
+"""How long a question is asked again: `StartingPoints` does so, when it knows who leads."""
+
+_Bounds = dict[TopicPartition, tuple[Offset, Offset]]
 
 
 class Start(NamedTuple):
@@ -51,8 +57,11 @@ class Reading:
         self._show = show
         self._limits = limits
         self._left = limits.max_messages
+        self.printed = 0
+        """How many records."""
         self._isolation = Isolation[isolation.upper()]
         self._settings = FetchSettings(isolation=self._isolation, out_of_range=EARLIEST)
+        self._bounds: _Bounds = {}
         self._ends: dict[TopicPartition, Offset] = {}
         """Where to stop; a partition without an end goes on for ever."""
         self._shown: dict[TopicPartition, Offset] = {}
@@ -61,52 +70,59 @@ class Reading:
     # Alone
 
     async def run(self, topics: Sequence[str], numbers: tuple[int, ...], start: Start) -> None:
-        positions = await self._positions(await self._partitions(topics, numbers), start)
-        fetcher = Fetcher(self._cluster, positions, self._settings)
-        try:
-            while positions and self._left != 0:
-                self._print(await fetcher.next(), fetcher, positions)
-        finally:
-            fetcher.close()
+        partitions = await self._partitions(topics, numbers)
+        await self._read(partitions, lambda some: self._positions(some, start, len(partitions)))
 
     async def _partitions(self, topics: Sequence[str], numbers: tuple[int, ...]) -> list[TopicPartition]:
         found: list[TopicPartition] = []
         for topic in topics:
-            # Who names partitions waits for the leaders of those.
-            known = (await self._cluster.topic(topic, led=not numbers)).partitions
+            known = (await self._cluster.topic(topic, led=False)).partitions
             missing = [number for number in numbers if number not in known]
             if missing:
                 raise click.ClickException(f"topic {topic} has no partition {missing[0]}; it has 0 to {len(known) - 1}")
             found += [TopicPartition(topic, number) for number in (numbers or known)]
         return found
 
-    async def _positions(self, partitions: Sequence[TopicPartition], start: Start) -> dict[TopicPartition, Offset]:
-        """Where to begin; without those that have nothing to show, unless more is waited for."""
-        bounds = await start_and_end(self._cluster, partitions, isolation=self._isolation)
+    async def _positions(
+        self, partitions: Sequence[TopicPartition], start: Start, count: int
+    ) -> dict[TopicPartition, Offset]:
+        """Where to begin; `count` is how many partitions are read in all."""
+        bounds = await self._find_bounds(partitions)
         if start.time_ms is not None:
             positions = await self._at(start.time_ms, bounds)
         elif start.last is not None:
             positions = {partition: max(end - start.last, first) for partition, (first, end) in bounds.items()}
         else:
+            self._bounds |= bounds
+            if len(self._bounds) == count:
+                _check_offset(start.offset or 0, self._bounds)
             positions = _from_offset(start.offset or 0, bounds)
-        self._ends = await self._find_ends(bounds)
+        return await self._with_something(positions, bounds)
+
+    async def _find_bounds(self, partitions: Sequence[TopicPartition]) -> _Bounds:
+        return await start_and_end(self._cluster, partitions, isolation=self._isolation, timeout_ms=_ONCE_MS)
+
+    async def _with_something(
+        self, positions: dict[TopicPartition, Offset], bounds: _Bounds
+    ) -> dict[TopicPartition, Offset]:
+        """Without those that have nothing to show, unless more is waited for."""
+        self._ends |= await self._find_ends(bounds)
         return {
             partition: position
             for partition, position in positions.items()
             if partition not in self._ends or position < self._ends[partition]
         }
 
-    async def _at(
-        self, time_ms: int, bounds: dict[TopicPartition, tuple[Offset, Offset]]
-    ) -> dict[TopicPartition, Offset]:
+    async def _at(self, time_ms: int, bounds: _Bounds) -> dict[TopicPartition, Offset]:
         """The first offset at or after a time; the end where no record is that late."""
-        found = await list_offsets(self._cluster, dict.fromkeys(bounds, time_ms), isolation=self._isolation)
+        times = dict.fromkeys(bounds, time_ms)
+        found = await list_offsets(self._cluster, times, isolation=self._isolation, timeout_ms=_ONCE_MS)
         return {
             partition: found[partition].offset if found[partition].offset >= 0 else end
             for partition, (_, end) in bounds.items()
         }
 
-    async def _find_ends(self, bounds: dict[TopicPartition, tuple[Offset, Offset]]) -> dict[TopicPartition, Offset]:
+    async def _find_ends(self, bounds: _Bounds) -> dict[TopicPartition, Offset]:
         limits = self._limits
         ends = {} if limits.follow else {partition: end for partition, (_, end) in bounds.items()}
         if limits.offset is not None:
@@ -117,11 +133,59 @@ class Reading:
             return at if not limits.follow else {part: end for part, end in at.items() if end < bounds[part][1]}
         return ends
 
+    # Reading
+
+    async def _read(
+        self,
+        partitions: Sequence[TopicPartition],
+        find: Find,
+        member: Member | None = None,
+        coming: asyncio.Future[Assignment] | None = None,
+    ) -> bool:
+        """Until there is nothing more to read; False if the group assigns anew before."""
+        patience_ms = None if self._limits.follow else self._cluster.settings.default_api_timeout_ms
+        starts = StartingPoints(self._cluster, partitions, find, patience_ms)
+        fetcher = Fetcher(self._cluster, {}, self._settings)
+        reading: set[TopicPartition] = set()
+        overdue: DeadlineError | None = None
+        starting: asyncio.Future[dict[TopicPartition, Offset]] | None = None
+        fetching: asyncio.Future[list[Fetched]] | None = None
+        try:
+            while self._left != 0 and (reading or (starts.are_missing and overdue is None)):
+                starting = starting or (asyncio.ensure_future(starts.next()) if overdue is None else None)
+                fetching = fetching or asyncio.ensure_future(fetcher.next())
+                waited_for = [future for future in (starting, fetching, coming) if future is not None]
+                await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+                if coming is not None and coming.done():
+                    return False
+                if starting is not None and starting.done():
+                    try:
+                        found = starting.result()
+                        fetcher.add(found)
+                        reading.update(found)
+                    except DeadlineError as failure:  # once the others are read, it is an error
+                        overdue = failure
+                    starting = None
+                if fetching.done():
+                    self._print(fetching.result(), fetcher, reading)
+                    fetching = None
+                    if member is not None:
+                        await self._commit(member)
+        finally:
+            for future in (starting, fetching):
+                if future is not None:
+                    future.cancel()
+            starts.close()
+            fetcher.close()
+        if overdue is not None and self._left != 0:
+            raise overdue
+        return True
+
     # In a group
 
     async def run_in_group(self, group: str, topics: Sequence[str], start: Start) -> None:
         for topic in topics:
-            await self._cluster.topic(topic)
+            await self._cluster.topic(topic, led=False)
         async with Member(self._cluster, group, topics) as member:
             coming = asyncio.ensure_future(member.next_assignment())
             try:
@@ -137,41 +201,23 @@ class Reading:
         self, member: Member, assignment: Assignment, start: Start, coming: asyncio.Future[Assignment]
     ) -> bool:
         """Until the group assigns anew; True if there is nothing more to read."""
-        positions = await self._group_positions(member, assignment, start)
-        if not positions and not self._limits.follow:
-            return True
-        fetcher = Fetcher(self._cluster, positions, self._settings)
-        fetching: asyncio.Future[list[Fetched]] | None = None
-        try:
-            while positions and self._left != 0:
-                fetching = fetching or asyncio.ensure_future(fetcher.next())
-                await asyncio.wait((fetching, coming), return_when=asyncio.FIRST_COMPLETED)
-                if coming.done():
-                    return False
-                self._print(fetching.result(), fetcher, positions)
-                fetching = None
-                await self._commit(member)
-        finally:
-            if fetching is not None:
-                fetching.cancel()
-            fetcher.close()
-        if positions or not self._limits.follow:
-            return True
+        partitions = assignment.partitions
+        self._ends.clear()
+        is_read = await self._read(partitions, lambda some: self._group_positions(member, some, start), member, coming)
+        if partitions or not is_read or not self._limits.follow:
+            return is_read
         await asyncio.wait((coming,))  # nothing is assigned: others read all of it
         return False
 
     async def _group_positions(
-        self, member: Member, assignment: Assignment, start: Start
+        self, member: Member, partitions: Sequence[TopicPartition], start: Start
     ) -> dict[TopicPartition, Offset]:
-        committed = await member.committed(assignment.partitions)
-        bounds = await start_and_end(self._cluster, assignment.partitions, isolation=self._isolation)
+        committed = await member.committed(partitions)
+        bounds = await self._find_bounds(partitions)
         assert start.time_ms is not None
         fresh = await self._at(start.time_ms, {p: b for p, b in bounds.items() if p not in committed})
         positions = {**fresh, **{partition: found.offset for partition, found in committed.items()}}
-        self._ends = await self._find_ends(bounds)
-        return {
-            part: offset for part, offset in positions.items() if part not in self._ends or offset < self._ends[part]
-        }
+        return await self._with_something(positions, bounds)
 
     async def _commit(self, member: Member) -> None:
         shown, self._shown = self._shown, {}
@@ -185,7 +231,7 @@ class Reading:
 
     # Printing
 
-    def _print(self, answers: Sequence[Fetched], fetcher: Fetcher, positions: dict[TopicPartition, Offset]) -> None:
+    def _print(self, answers: Sequence[Fetched], fetcher: Fetcher, reading: set[TopicPartition]) -> None:
         """Print what came, and leave out partitions that have come to their end."""
         stream = sys.stdout.buffer
         for fetched in answers:
@@ -193,7 +239,7 @@ class Reading:
             stream.write(b"".join(self._lines(fetched)))
             end = self._ends.get(partition)
             if end is not None and fetched.next_offset >= end:
-                positions.pop(partition, None)
+                reading.discard(partition)
                 fetcher.drop([partition])
         stream.flush()
 
@@ -208,6 +254,7 @@ class Reading:
                 self._ends[partition] = record.offset
                 return
             yield self._show(partition, record)
+            self.printed += 1
             self._shown[partition] = record.offset + 1
             if self._left is not None:
                 self._left -= 1
@@ -215,9 +262,13 @@ class Reading:
             self._shown[partition] = fetched.next_offset  # with what is not shown: markers, and what was aborted
 
 
-def _from_offset(offset: Offset, bounds: dict[TopicPartition, tuple[Offset, Offset]]) -> dict[TopicPartition, Offset]:
-    """What is before the log start is gone, and begins there. An offset that no partition has yet is a mistake."""
+def _check_offset(offset: Offset, bounds: _Bounds) -> None:
+    """An offset that no partition has yet is a mistake."""
     if all(end < offset for _, end in bounds.values()):
-        there = ", ".join(f"{partition} {start} to {end}" for partition, (start, end) in bounds.items())
+        there = ", ".join(f"{partition} {start} to {end}" for partition, (start, end) in sorted(bounds.items()))
         raise click.ClickException(f"no partition has got to offset {offset} yet; there is: {there}")
+
+
+def _from_offset(offset: Offset, bounds: _Bounds) -> dict[TopicPartition, Offset]:
+    """What is before the log start is gone, and begins there."""
     return {partition: min(max(offset, start), end) for partition, (start, end) in bounds.items()}

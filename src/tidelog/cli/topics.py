@@ -10,7 +10,7 @@ import click
 from tidelog.cli import log_directories
 from tidelog.cli.cluster import bootstrap_option, call_timeout_option, config_option, on_cluster
 from tidelog.cli.commands import COUNT, REPLICATION_FACTOR
-from tidelog.cli.completion import topic_names
+from tidelog.cli.completion import names_of_topic_settings, topic_names, topic_settings
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.setting_names import known_names, refuse_unknown
 from tidelog.cli.setting_values import as_value
@@ -45,7 +45,9 @@ command.add_command(trim)
 @click.option(
     "--replication-factor", type=REPLICATION_FACTOR, help="Copies; else the broker's default.replication.factor."
 )
-@config_option(help="A setting of the topic, such as retention.ms=60000; may be given again.")
+@config_option(
+    shell_complete=topic_settings, help="A setting of the topic, such as retention.ms=60000; may be given again."
+)
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
 @json_option
 @call_timeout_option
@@ -155,8 +157,15 @@ async def _sizes(cluster: Cluster) -> Sizes:
 @command.command()
 @click.argument("name", shell_complete=topic_names)
 @click.option("--partitions", type=COUNT, help="Grow to that many; a topic never shrinks.")
-@config_option(help="Set this; may be given again.")
-@click.option("--delete-config", "deleted", multiple=True, metavar="NAME", help="Back to the broker's value.")
+@config_option(shell_complete=topic_settings, help="Set this; may be given again.")
+@click.option(
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=names_of_topic_settings,
+    help="Back to the broker's value.",
+)
 @call_timeout_option
 @bootstrap_option
 def alter(

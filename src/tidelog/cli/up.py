@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tidelog.cli.broker import log_level_option, split_settings
+from tidelog.cli.completion import broker_settings
 from tidelog.wording import counted
 
 if TYPE_CHECKING:
@@ -62,7 +63,14 @@ class _Plan(NamedTuple):
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--advertise", metavar="HOST", help="The host that clients are told; else that of --host.")
 @data_option
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="For every broker; repeatable.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=broker_settings,
+    help="For every broker; repeatable.",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(-1, 65535),
@@ -127,17 +135,14 @@ def command(
         )
     directory.lock()
     known = directory.brokers
-    count = brokers or known or 1
-    if count < known and not fewer:
-        raise click.ClickException(
-            f"{directory.path} has {counted(known, 'broker')}. With {count} of them, partitions that only the others "
-            f"hold are offline; pass --fewer if you want that, or another --data"
-        )
-    if port and port + count - 1 > 65535:
-        raise click.BadParameter(f"{count} brokers from port {port} on go beyond 65535", param_hint="--port")
-    plan = _Plan(count, host, advertise, port, given, zookeeper, log_level)
-    _check_ports(plan)
-    processes = _processes(plan, directory.path, _metrics_ports(plan, metrics_port))
+    try:
+        count = _count(directory.path, brokers, known, fewer)
+        plan = _Plan(count, host, advertise, port, given, zookeeper, log_level)
+        _check_ports(plan)
+        processes = _processes(plan, directory.path, _metrics_ports(plan, metrics_port))
+    except click.ClickException:
+        directory.give_up()
+        raise
     directory.remember(max(count, directory.highest_broker if fewer else known))
 
     def tell_ready(running: Running) -> None:
@@ -177,9 +182,24 @@ def _check(
     return given
 
 
-def _check_ports(plan: _Plan) -> None:
-    from tidelog.cli.listening import is_free, listener, why_not_here
+def _count(data: Path, wanted: int | None, known: int, fewer: bool) -> int:
+    """How many brokers to start, of a directory that has so many."""
+    count = wanted or known or 1
+    if count < known and not fewer:
+        raise click.ClickException(
+            f"{data} has {counted(known, 'broker')}. With {count} of them, partitions that only the others "
+            f"hold are offline; pass --fewer if you want that, or another --data"
+        )
+    return count
 
+
+def _check_ports(plan: _Plan) -> None:
+    from tidelog.host.listening import is_free, listener, why_not_here
+
+    if plan.port and plan.port + plan.brokers - 1 > 65535:
+        raise click.BadParameter(
+            f"{plan.brokers} brokers from port {plan.port} on go beyond 65535", param_hint="--port"
+        )
     problem = why_not_here(plan.host)
     if problem is not None:
         raise click.ClickException(f"{plan.host} cannot be listened on: {problem}; try another --host")
@@ -192,7 +212,7 @@ def _check_ports(plan: _Plan) -> None:
 
 def _metrics_ports(plan: _Plan, wanted: int | None) -> list[int]:
     """One for each broker. Unless asked for, it is the one that exporters of Kafka's metrics use, if that is free."""
-    from tidelog.cli.listening import is_free
+    from tidelog.host.listening import is_free
 
     first = _FIRST_METRICS_PORT if wanted is None else wanted
     ports = [first + at if first > 0 else first for at in range(plan.brokers)]
@@ -212,7 +232,10 @@ def _processes(plan: _Plan, data: Path, metrics_ports: list[int]) -> list[Broker
         try:
             BrokerConfig.load(settings)
         except ConfigError as failure:
-            raise click.ClickException("; ".join(failure.problems)) from failure
+            told = "; ".join(failure.problems)
+            if any(name in told for name in plan.settings):
+                raise click.BadParameter(told, param_hint="--set") from failure
+            raise click.ClickException(told) from failure
         processes.append(BrokerProcess(number, data, settings, plan.host, plan.log_level))
     return processes
 

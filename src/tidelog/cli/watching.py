@@ -32,13 +32,18 @@ def watch(bootstrap: list[Address], look: Callable[[Cluster], Awaitable[Sequence
         raise click.UsageError("--watch needs a terminal; without one, run the command again and again with --json")
 
     async def work(cluster: Cluster) -> None:
-        with Live(console=console, auto_refresh=False) as live:
+        found = await look(cluster)  # before there is a picture, which would leave an empty line above an error
+        with Live(drawn(found), console=console, auto_refresh=False) as live:
             while True:
-                drawn: list[Any] = []
-                for title, rows in await look(cluster):
-                    drawn.append(Text(printable(title)))
-                    drawn.append(table(list(rows), console.width) if rows else Text(""))
-                live.update(Group(*drawn), refresh=True)
+                live.update(drawn(found), refresh=True)
                 await asyncio.sleep(_EVERY_S)
+                found = await look(cluster)
+
+    def drawn(parts: Sequence[Part]) -> Group:
+        shown: list[Any] = []
+        for title, rows in parts:
+            shown.append(Text(printable(title)))
+            shown.append(table(list(rows), console.width) if rows else Text(""))
+        return Group(*shown)
 
     on_cluster(bootstrap, work)

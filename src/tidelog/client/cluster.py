@@ -224,6 +224,17 @@ class Cluster:
             raise UnknownTopicError(name)
         return found
 
+    async def led_somewhere(self, name: str) -> None:
+        """Once one partition of it, at least, has a leader."""
+
+        numbers = (await self.topic(name, led=False)).partitions
+
+        async def attempt() -> None:
+            if all(self.metadata.leader(TopicPartition(name, number)) is None for number in numbers):
+                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name}", "no partition has a leader")
+
+        await self.retrying(attempt, f"topic {name}", topics=[name])
+
     def _leaderless(self, topic: TopicMetadata) -> TopicPartition | None:
         partitions = (TopicPartition(topic.name, number) for number in topic.partitions)
         return next((partition for partition in partitions if self.metadata.leader(partition) is None), None)

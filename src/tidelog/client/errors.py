@@ -32,9 +32,14 @@ class DeadlineError(TidelogError):
         """`last` is the failure before it, or what had not happened yet; `setting` limits the time, if one does."""
         limit = f" ({setting})" if setting else ""
         told = f"; last: {last}" if last is not None else ""
-        error = cls(f"{about}: gave up after {patience_ms:.0f} ms{limit}{told}")
+        error = cls(f"{about}: gave up after {seconds(patience_ms)}{limit}{told}")
         error.__cause__ = last if isinstance(last, BaseException) else None
         return error
+
+
+def seconds(time_ms: float) -> str:
+    """As --timeout and people say it: `5 s`, `0.3 s`."""
+    return f"{time_ms / 1000:g} s"
 
 
 def last_cause(failure: BaseException) -> BaseException:

@@ -96,6 +96,11 @@ class Fetcher:
         """Where the next fetch of it begins."""
         return self._positions[partition]
 
+    def add(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Fetch these too, or from there on."""
+        self._positions.update(positions)
+        self._start_tasks()
+
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch these no more. Answers that are already here are still handed out."""
         for partition in partitions:

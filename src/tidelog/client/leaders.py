@@ -24,8 +24,9 @@ async def call_leaders(
     about: str,
     *,
     versions: Versions | None = None,
+    timeout_ms: float | None = None,
 ) -> dict[TopicPartition, T]:
-    """One answer per partition, in the order asked for.
+    """One answer per partition, in the order asked for. With a timeout of 0 nothing is tried again.
 
     `build` makes the request for some partitions, `read` yields (partition, error code, result) of its response.
     """
@@ -58,7 +59,7 @@ async def call_leaders(
         if missing is not None:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{about} of {missing}", "the answer lacks it")
 
-    await cluster.retrying(attempt, about, topics=topics)
+    await cluster.retrying(attempt, about, topics=topics, timeout_ms=timeout_ms)
     return {partition: results[partition] for partition in asked}
 
 

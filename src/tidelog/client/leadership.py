@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import BrokerError, DeadlineError, check
+from tidelog.client.errors import BrokerError, DeadlineError, check, seconds
 from tidelog.client.leaders import by_topic
 from tidelog.client.waits import OwnWaits
 from tidelog.errors import ErrorCode, error_code
@@ -178,7 +178,7 @@ async def wait_until_reassigned(
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         told = ", ".join(_still_missing(cluster, partition, targets[partition]) for partition in missing)
-        raise DeadlineError(f"reassigning partitions: not done after {timeout_ms:.0f} ms: {told}") from None
+        raise DeadlineError(f"reassigning partitions: not done after {seconds(timeout_ms)}: {told}") from None
     finally:
         waits.clear()
 

@@ -46,8 +46,12 @@ async def list_offsets(
     times: Mapping[TopicPartition, int],
     *,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    timeout_ms: float | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """The first offset at or after each time, in ms, or EARLIEST, LATEST, MAX_TIMESTAMP."""
+    """The first offset at or after each time, in ms, or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+    With a timeout of 0 each leader is asked once; else as long as calls take by default.
+    """
 
     def build(partitions: Sequence[TopicPartition]) -> ListOffsetsRequest:
         return ListOffsetsRequest(
@@ -61,7 +65,8 @@ async def list_offsets(
         )
 
     first = 7 if MAX_TIMESTAMP in times.values() else 1
-    return await call_leaders(cluster, times, build, _read, "the offset", versions=Versions(first, 10))
+    versions = Versions(first, 10)
+    return await call_leaders(cluster, times, build, _read, "the offset", versions=versions, timeout_ms=timeout_ms)
 
 
 def _asked(cluster: Cluster, topic: str, number: int, times: Mapping[TopicPartition, int]) -> ListOffsetsPartition:
@@ -81,10 +86,14 @@ def _read(response: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, int, 
 
 
 async def start_and_end(
-    cluster: Cluster, partitions: Iterable[TopicPartition], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    timeout_ms: float | None = None,
 ) -> dict[TopicPartition, tuple[Offset, Offset]]:
     """The log start, and the first offset that a reader of that isolation does not see yet."""
     asked = list(partitions)
-    starts = await list_offsets(cluster, dict.fromkeys(asked, EARLIEST), isolation=isolation)
-    ends = await list_offsets(cluster, dict.fromkeys(asked, LATEST), isolation=isolation)
+    starts = await list_offsets(cluster, dict.fromkeys(asked, EARLIEST), isolation=isolation, timeout_ms=timeout_ms)
+    ends = await list_offsets(cluster, dict.fromkeys(asked, LATEST), isolation=isolation, timeout_ms=timeout_ms)
     return {partition: (starts[partition].offset, ends[partition].offset) for partition in asked}

@@ -55,11 +55,11 @@ class BrokerConfig:
         originals = {name: str(value) for name, value in {**properties, **overrides}.items()}
         problems: list[str] = []
         warnings: list[str] = []
-        _equate_ids(originals, problems)
+        again = _equate_ids(originals, problems)
         values: dict[str, Any] = {name: setting.default for name, setting in settings.BROKER.items()}
         for name, text in originals.items():
-            _take(name, text, values, problems, warnings)
-        if values["broker.id"] < 0 and not any("broker.id" in problem for problem in problems):
+            _take(name, text, values, [] if name == again else problems, [] if name == again else warnings)
+        if values["broker.id"] < 0 and not any(one in problem for problem in problems for one in _IDS):
             problems.append(invalid("broker.id", values["broker.id"], "every broker needs its own number, 0 or more"))
         _choose_coordination(originals, values, warnings)
         problems.extend(cross_checks(values))
@@ -147,13 +147,15 @@ class BrokerConfig:
         return connection_overrides(self["max.connections.per.ip.overrides"]) or {}
 
 
-def _equate_ids(originals: dict[str, str], problems: list[str]) -> None:
-    """broker.id and node.id are two names of one thing."""
+def _equate_ids(originals: dict[str, str], problems: list[str]) -> str | None:
+    """broker.id and node.id are two names of one thing. Returns the one of which nothing is to be told again."""
     given = {name: originals[name] for name in _IDS if name in originals}
     if len({text.strip() for text in given.values()}) > 1:
         problems.append("broker.id and node.id are the same thing: set one of them, or both to the same value")
     elif given:
         originals.update(dict.fromkeys(_IDS, next(iter(given.values()))))
+        return _IDS[1] if _IDS[0] in given else _IDS[0]
+    return None
 
 
 def _take(name: str, text: str, values: dict[str, Any], problems: list[str], warnings: list[str]) -> None:

@@ -55,6 +55,12 @@ def add_group_gauges(broker: Broker) -> None:
         _OFFSET_LABELS,
         shown.lags,
     )
+    metrics.series(
+        "kafka_consumergroup_lag_sum",
+        "The sum of kafka_consumergroup_lag over the partitions of a topic; left out while one of them is not known.",
+        _OFFSET_LABELS[:2],
+        shown.lag_sums,
+    )
     gauge(
         "tidelog_group_left_out_offsets",
         "Committed offsets that this page does not show, because there are too many.",
@@ -132,3 +138,18 @@ class _Shown:
         for group_id, topic, index, offset in self._committed():
             end = self._log_ends.of(topic, index)
             yield None if end is None else ((group_id, topic, str(index)), max(0, end - offset))
+
+    def lag_sums(self) -> Iterator[Found | None]:
+        """None for each offset that is looked at, so that a page with many is made in pieces."""
+        before: tuple[str, str] | None = None
+        total: Offset | None = 0
+        for group_id, topic, index, offset in self._committed():
+            end = self._log_ends.of(topic, index)
+            if before != (group_id, topic):
+                if before is not None and total is not None:
+                    yield before, total
+                before, total = (group_id, topic), 0
+            total = None if end is None or total is None else total + max(0, end - offset)
+            yield None
+        if before is not None and total is not None:
+            yield before, total
