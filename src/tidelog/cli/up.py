@@ -112,27 +112,17 @@ def command(
       tidelog up --brokers 3 --data ci --port 0    three brokers on free ports
       tidelog up --detach; tidelog status; tidelog down
     """
-    from tidelog.cli.data_directory import DataDirectory, process_text
-    from tidelog.cli.supervisor import Supervisor
+    from tidelog.cli.data_directory import DataDirectory
+    from tidelog.cli.supervisor import Supervisor, write_ready_file
 
     given = _check(port, host, advertise, settings, zookeeper)
-    if not data:
-        raise click.BadParameter("the name of the directory is empty", param_hint="--data")
-    if ready_file is not None and not os.access(Path(ready_file).absolute().parent, os.W_OK):
-        raise click.BadParameter(
-            f"{Path(ready_file).absolute().parent} is no directory that can be written to", param_hint="--ready-file"
-        )
+    _check_paths(data, ready_file)
     directory = DataDirectory(data)
     if detach:
         from tidelog.cli.detached import start_detached
 
         sys.exit(start_detached(directory, sys.argv[1:]))
-    by_hand = directory.by_hand()
-    if by_hand:
-        raise click.ClickException(
-            f"broker {by_hand[0].broker} of {directory.path} runs already, as {process_text(by_hand[0].process)}; "
-            f"`tidelog down --data {directory.path}` stops it"
-        )
+    _check_nothing_runs(directory)
     directory.lock()
     known = directory.brokers
     try:
@@ -148,8 +138,6 @@ def command(
     def tell_ready(running: Running) -> None:
         _say_ready(running, directory, known, zookeeper)
         if ready_file is not None:
-            from tidelog.cli.supervisor import write_ready_file
-
             write_ready_file(ready_file, running)
         if ready_fd is not None:
             os.write(ready_fd, b"ready\n")
@@ -180,6 +168,27 @@ def _check(
         if problem is not None:
             raise click.BadParameter(problem, param_hint="--set")
     return given
+
+
+def _check_paths(data: str, ready_file: str | None) -> None:
+    if not data:
+        raise click.BadParameter("the name of the directory is empty", param_hint="--data")
+    if ready_file is not None and not os.access(Path(ready_file).absolute().parent, os.W_OK):
+        raise click.BadParameter(
+            f"{Path(ready_file).absolute().parent} is no directory that can be written to", param_hint="--ready-file"
+        )
+
+
+def _check_nothing_runs(directory: DataDirectory) -> None:
+    """Brokers that were started by their properties files. Those of another `up` hold the lock."""
+    from tidelog.cli.data_directory import process_text
+
+    by_hand = directory.by_hand()
+    if by_hand:
+        raise click.ClickException(
+            f"broker {by_hand[0].broker} of {directory.path} runs already, as {process_text(by_hand[0].process)}; "
+            f"`tidelog down --data {directory.path}` stops it"
+        )
 
 
 def _count(data: Path, wanted: int | None, known: int, fewer: bool) -> int:
