@@ -141,7 +141,7 @@ class SparkCluster:
             with urllib.request.urlopen(self._page, timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
                 return state
-        except OSError:
+        except (OSError, ValueError):  # while it starts, it has another page there, which is no JSON
             return {}
 
     @property
