@@ -45,7 +45,7 @@ def record(
 
 def walk(life: Any, payload: bytes, count: int, base_timestamp: int = 0, **bounds: Any) -> Any:
     bounds = {"needs_keys": False, "earliest": LEAST, "latest": MOST, **bounds}
-    return life.record_walk.walk_records(payload, count, base_timestamp, *bounds.values())
+    return life.record_walk.walk_records(b"before" + payload, 6, count, base_timestamp, *bounds.values())
 
 
 GOOD = record()

@@ -105,7 +105,7 @@ class TopicCounts:
         return found
 
     def written(self, topic: str, size: int, records: int) -> None:
-        counts = self._of(topic)
+        counts = self._topics.get(topic) or self._of(topic)
         counts.produces += 1
         counts.bytes_in += size
         counts.messages_in += records

@@ -139,9 +139,7 @@ def check(
     header = _header(batch)
     codec = header.attributes & CODEC_MASK
     if rules.is_plain and not header.attributes & (CODEC_MASK | LOG_APPEND_TIME):  # by far the most
-        walk = walk_records(
-            memoryview(batch)[HEADER_SIZE:], header.record_count, header.base_timestamp, False, MIN_INT64, MAX_INT64
-        )
+        walk = walk_records(batch, HEADER_SIZE, header.record_count, header.base_timestamp, False, MIN_INT64, MAX_INT64)
         if walk.max_timestamp == header.max_timestamp:
             return Checked(batch, header)
     if on_loop:

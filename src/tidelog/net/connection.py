@@ -40,6 +40,7 @@ _COUNTED_BYTES = 16 * 1024
 _PROGRESS_BYTES = 1024 * 1024
 """If so much more of a request comes within tidelog.request.read.timeout.ms, its client is not too slow."""
 _MAX_REASON = 500
+_IN_MEMORY = (bytes, bytearray, memoryview)
 _NOTHING = memoryview(bytearray())
 
 
@@ -382,7 +383,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._let_go(call, frame)
         size = 0
         for part in call.parts:
-            if isinstance(part, (bytes, bytearray, memoryview)):
+            if isinstance(part, _IN_MEMORY):
                 size += len(part)
         call.answer_bytes = size
         self._held_bytes += size

@@ -105,6 +105,8 @@ class Outbox:
             gathered = self._gather()
             if gathered:
                 self._writer.write(gathered)
+                if not parts:
+                    return  # as after most answers
                 sent += sum(map(len, gathered))
             elif parts:
                 sent += self._push_slice(parts[0])

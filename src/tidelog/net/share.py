@@ -213,7 +213,7 @@ class Share:
         self.held -= size
         if size > SMALL_BYTES:
             self._count_complete(size, -size)
-        if self.paused or self.waiting.by_connection:
+        if self.paused.by_connection or self.waiting.by_connection:
             self._on_room()
 
     def pause(self, connection: ServerConnection) -> None:

@@ -220,14 +220,16 @@ class RecordWalk:
 
 
 def walk_records(
-    payload,
+    batch,
+    start: cython.Py_ssize_t,
     record_count: cython.Py_ssize_t,
     base_timestamp: cython.longlong,
     needs_keys: cython.bint,
     earliest: cython.longlong,
     latest: cython.longlong,
 ) -> RecordWalk:
-    """Walk the uncompressed records of a batch. InvalidRecordError unless they are exactly so many good records.
+    """Walk the uncompressed records of a batch, which begin at `start` and go on to the end of the bytes.
+    InvalidRecordError unless they are exactly so many good records.
 
     A long walk lets go of the GIL; a short one is over before the GIL would be had again.
     """
@@ -236,11 +238,11 @@ def walk_records(
     at: cython.Py_ssize_t
     if cython.compiled:
         buffer = cython.declare(Py_buffer)
-        PyObject_GetBuffer(payload, cython.address(buffer), PyBUF_SIMPLE)
-        data: cython.pointer[cython.const[cython.uchar]] = cython.cast(
-            cython.pointer[cython.const[cython.uchar]], buffer.buf
+        PyObject_GetBuffer(batch, cython.address(buffer), PyBUF_SIMPLE)
+        data: cython.pointer[cython.const[cython.uchar]] = (
+            cython.cast(cython.pointer[cython.const[cython.uchar]], buffer.buf) + start
         )
-        end = buffer.len
+        end = max(buffer.len - start, 0)
         if end > _LONG_BYTES:
             with cython.nogil:
                 at = walk.run(data, end, record_count, base_timestamp, needs_keys, earliest, latest)
@@ -248,7 +250,7 @@ def walk_records(
             at = walk.run(data, end, record_count, base_timestamp, needs_keys, earliest, latest)
         PyBuffer_Release(cython.address(buffer))
     else:
-        view = memoryview(payload).cast("B")
+        view = memoryview(batch).cast("B")[start:]
         end = len(view)
         at = walk.run(view, end, record_count, base_timestamp, needs_keys, earliest, latest)
     if at < 0:

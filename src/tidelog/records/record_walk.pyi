@@ -14,5 +14,5 @@ class RecordWalk:
     def max_timestamp(self) -> int: ...
 
 def walk_records(
-    payload: Buffer, record_count: int, base_timestamp: int, needs_keys: bool, earliest: int, latest: int
+    batch: Buffer, start: int, record_count: int, base_timestamp: int, needs_keys: bool, earliest: int, latest: int
 ) -> RecordWalk: ...

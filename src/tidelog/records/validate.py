@@ -92,7 +92,7 @@ def inspect_records(
         raise
     except CorruptBatchError as failure:
         raise InvalidRecordError(str(failure)) from failure
-    walk = walk_records(payload, header.record_count, header.base_timestamp, needs_keys, earliest, latest)
+    walk = walk_records(payload, 0, header.record_count, header.base_timestamp, needs_keys, earliest, latest)
     if walk.invalid:
         cursor = Cursor(payload, header.record_count, 0, header.base_timestamp)
         found = find_invalid(cursor, needs_keys, earliest, latest, MAX_RECORD_ERRORS)
