@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,7 +141,7 @@ def _case_rows(sides: Sides, case: Case, scale: Scale) -> list[Row]:
                 stack.enter_context(filled(server, case.job))
         work = measure if case.job.fetched else produce_once
         for server in sides[:2]:
-            _warm(lambda server=server: work(server, case.job), scale.first_s)
+            _warm(partial(work, server, case.job), scale.first_s)
         turns = [[work(server, case.job) for server in sides] for _ in range(scale.rounds)]
     return _rows_of(case, *map(list, zip(*turns, strict=True)))
 
@@ -163,11 +164,19 @@ def _rows_of(case: Case, ours: list[Measured], peer: list[Measured], floor: list
     }
     rows = [Row(case.what, _rates(ours), _rates(peer), rate[0] / rate[1], case.bar, columns=columns)]
     if case.cpu_bar_us is not None:
-        used = [[turn.cpu_us_per_request for turn in side] for side in (ours, peer)]
-        text = [told(values, lambda value: f"{value:.0f} us") for values in used]
-        what = f"{case.what}, CPU of the broker per request"
-        rows.append(Row(what, *text, statistics.median(used[0]), case.cpu_bar_us, at_most=True, unit="us"))
+        rows.append(_cpu_row(case, ours, peer))
     return rows
+
+
+def _cpu_row(case: Case, ours: list[Measured], peer: list[Measured]) -> Row:
+    """Our own figure, and not a ratio, is what its bar is about."""
+
+    def text(turns: list[Measured]) -> str:
+        return told([turn.cpu_us_per_request for turn in turns], lambda value: f"{value:.0f} us")
+
+    what = f"{case.what}, CPU of the broker per request"
+    figure = _median(ours, lambda turn: turn.cpu_us_per_request)
+    return Row(what, text(ours), text(peer), figure, case.cpu_bar_us, at_most=True, unit="us")
 
 
 def _rates(turns: list[Measured]) -> str:
