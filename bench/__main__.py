@@ -17,8 +17,8 @@ from pathlib import Path
 
 from bench.table import Row, markdown
 
-TABLES = ["wire", "records", "log", "broker", "cluster", "groups", "spark", "stalls"]
-QUICK_TABLES = ["broker", "cluster", "groups", "spark"]
+TABLES = ["wire", "records", "log", "broker", "hot", "cluster", "groups", "spark", "stalls"]
+QUICK_TABLES = ["broker", "hot", "cluster", "groups", "spark"]
 
 
 def main() -> int:

@@ -198,6 +198,15 @@ class Tidelog(Server):
         return [str(Path(sys.executable).parent / "tidelog"), "broker", "--config", str(self.properties)]
 
 
+class Before(Tidelog):
+    """A broker of the checkout that BENCH_BEFORE names."""
+
+    name = "before"
+
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(Path(os.environ["BENCH_BEFORE"]) / "src")}
+
+
 def settings() -> dict[str, str]:
     """What both are run with, for people; paths and ports left out."""
     return {

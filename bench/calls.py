@@ -25,8 +25,12 @@ def connection_to(port: int) -> Iterator[socket.socket]:
 
 def call(connection: socket.socket, request: Message, version: int) -> Message:
     connection.sendall(b"".join(encode_request(request, version, 1, "bench")))
-    size = int.from_bytes(_read(connection, 4), "big")
-    return decode_response(request.__schema__.api_key, version, _read(connection, size)).response
+    return decode_response(request.__schema__.api_key, version, read_frame(connection)).response
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    """The next one, without its size."""
+    return _read(connection, int.from_bytes(_read(connection, 4), "big"))
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -6,7 +6,6 @@ Both run in the same environment, so they need the same packages. Run it as `pyt
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,15 +13,13 @@ from pathlib import Path
 
 from bench import broker, broker_start, cluster_servers
 from bench.broker import CONSUME, PRODUCE_LARGE
-from bench.broker_servers import Server, Tidelog
+from bench.broker_servers import Before, Server, Tidelog
 from bench.cluster import COPIES, PARTITIONS
 from bench.cluster_servers import Cluster, TidelogMember
 from bench.log import scratch
 from bench.table import Row
-from bench.turns import PRODUCE, PRODUCE_SYNC, Load, Pair, client_text, less, produce_row, sync_rows
+from bench.turns import PRODUCE, PRODUCE_SYNC, SAME, Load, Pair, client_text, less, produce_row, sync_rows
 
-SAME = 0.97
-"""Nothing may be slower by more than 3 %."""
 CHECKED = 0.95
 """What a leader checks in each batch may cost 5 %."""
 LATER = 1.03
@@ -36,16 +33,7 @@ class Scale:
     sync: int = 5_000
 
 
-class _Before(Tidelog):
-    """A broker of the other checkout."""
-
-    name = "before"
-
-    def environment(self) -> dict[str, str]:
-        return os.environ | {"PYTHONPATH": str(Path(os.environ["BENCH_BEFORE"]) / "src")}
-
-
-class _BeforeMember(_Before, TidelogMember):
+class _BeforeMember(Before, TidelogMember):
     pass
 
 
@@ -69,7 +57,7 @@ def rows(scale: Scale = FULL) -> list[Row]:
 
 
 def _alone(directory: Path, scale: Scale) -> list[Row]:
-    pair: Pair[Server] = Pair(Tidelog(directory / "now"), _Before(directory / "before"))
+    pair: Pair[Server] = Pair(Tidelog(directory / "now"), Before(directory / "before"))
     with ExitStack() as stack:
         for server in pair:
             server.prepare()

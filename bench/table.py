@@ -5,25 +5,29 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of the table. `ratio` is ours against the peer's or against the bar's figure; larger is better, unless
-    the bar is what it may be `at_most`. In another `unit` than times, it is our own figure, and the bar is too."""
+    the bar is what it may be `at_most`. In another `unit` than times, it is our own figure, and the bar is too.
+    A row without a bar is not judged. Its `columns` stand behind those that all tables have."""
 
     what: str
     ours: str
     peer: str
     ratio: float
-    bar: float
+    bar: float | None
     at_most: bool = False
     unit: str = "x"
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
+        if self.bar is None:
+            return True
         return self.ratio <= self.bar if self.at_most else self.ratio >= self.bar
 
 
@@ -47,10 +51,23 @@ def alternate(ours: Callable[[], object], peer: Callable[[], object], rounds: in
 
 
 def markdown(rows: list[Row]) -> str:
-    lines = ["| what | tidelog | peer | ratio | bar | |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {r.what} | {r.ours} | {r.peer} | {r.ratio:.2f} {r.unit} | {'<=' if r.at_most else '>='} {r.bar:g} {r.unit} "
-        f"| {'met' if r.met else 'MISSED'} |"
-        for r in rows
+    further = list(dict.fromkeys(name for row in rows for name in row.columns))
+    names = ["what", "tidelog", "peer", "ratio", "bar", "", *further]
+    cells = [
+        names,
+        ["---"] * len(names),
+        *([*_judged(row), *(row.columns.get(name, "") for name in further)] for row in rows),
     ]
-    return "\n".join(lines)
+    return "\n".join("|" + "|".join(_cell(text) for text in line) + "|" for line in cells)
+
+
+def _judged(row: Row) -> list[str]:
+    told = [row.what, row.ours, row.peer, f"{row.ratio:.2f} {row.unit}"]
+    if row.bar is None:
+        return [*told, "", ""]
+    bar = f"{'<=' if row.at_most else '>='} {row.bar:g} {row.unit}"
+    return [*told, bar, "met" if row.met else "MISSED"]
+
+
+def _cell(text: str) -> str:
+    return text if text == "---" else f" {text} " if text else " "

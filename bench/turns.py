@@ -15,6 +15,8 @@ from bench.calls import until
 from bench.table import Row
 from peers.librdkafka import rdkafka_bench
 
+SAME = 0.97
+"""Beside an earlier checkout, nothing may be slower by more than 3 %."""
 FIRST_RECORDS = 20
 """Per partition on average, before a topic is measured; spread at random, so that none is left out."""
 
