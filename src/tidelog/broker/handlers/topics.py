@@ -73,7 +73,7 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, call: Call
         _tell("created", call, results, _created)
     keep = kept_names(_names(request.topics))
     names = list(dict.fromkeys(map(keep, _names(request.topics))))
-    twice, results = dict.fromkeys(map(keep, twice)), _cut(results, keep)
+    twice, results = dict.fromkeys(map(keep, twice)), await _cut(broker, results, keep)
     is_done, timeout_ms = request.validate_only, request.timeout_ms
     del request, wanted  # while it waits, only the names and the results are needed
     if not is_done:
@@ -149,7 +149,7 @@ async def create_partitions(broker: Broker, request: CreatePartitionsRequest, ca
     if not request.validate_only:
         _tell("added partitions to", call, results, _grown)
     keep = kept_names(topic.name for topic in request.topics)
-    twice, results = dict.fromkeys(map(keep, twice)), _cut(results, keep)
+    twice, results = dict.fromkeys(map(keep, twice)), await _cut(broker, results, keep)
     is_done, timeout_ms = request.validate_only, request.timeout_ms
     del request, wanted
     if not is_done:
@@ -181,7 +181,7 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, call: Call
     except NotControllerError as failure:
         return await _all_refused(broker, asked, failure.code, str(failure))
     _tell("began to delete", call, results, _deleted)
-    results, timeout_ms = _cut(results, keep), request.timeout_ms
+    results, timeout_ms = await _cut(broker, results, keep), request.timeout_ms
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
     del request, asked, wanted
     results = await _wait(broker, call, results, timeout_ms, lambda result: _is_gone(broker, result))
@@ -241,13 +241,13 @@ async def _all_refused(
 # Waiting
 
 
-def _cut(results: Iterable[TopicResult], keep: Callable[[str], str]) -> list[TopicResult]:
+async def _cut(broker: Broker, results: Iterable[TopicResult], keep: Callable[[str], str]) -> list[TopicResult]:
     """The results with no more text than is kept while others of the request wait. Only refused names are longer."""
     return [
         result._replace(name=keep(result.name), message=(result.message or "")[:_MOST_OF_MESSAGE] or None)
         if result.code
         else result
-        for result in results
+        async for result in Pace(broker.lane).each(results)
     ]
 
 
