@@ -7,58 +7,78 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class _Job(NamedTuple):
-    work: Callable[[], Any]
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
+class _Job:
+    __slots__ = ("claims", "future", "key", "loop", "work")
+
+    def __init__(
+        self,
+        key: str,
+        work: Callable[[], Any],
+        loop: asyncio.AbstractEventLoop | None,
+        future: asyncio.Future[Any] | None,
+    ) -> None:
+        self.key = key
+        self.work = work
+        self.loop = loop
+        """None if nobody is told of the end."""
+        self.future = future
+        self.claims: list[None] = [None]
+        """Whoever takes the one that is in it does the work."""
+
+
+_Queue = deque[_Job]
+"""The work of one key, in its order. The first is being done, or is in the queue of what is ready."""
 
 
 class DiskThreads:
-    """A few threads that share one queue of keys, each key standing for its own queue of work.
+    """A few threads that share one queue of what is ready, each key having its own queue of work.
 
-    A key is in the queue at most once, and is put back only after its work is done: that alone keeps the
-    order per key, and lets one busy partition take no more than its turn.
-    Threads start with the first work. Cancelling a future stops nobody: the work is done, its result dropped.
+    There is no lock: a thread that held one could wait for the GIL behind all the others, and the loop would wait for
+    it, for a tenth of a second when very many logs are opened. What one thread does to a queue of another is one
+    operation of the interpreter (append, popleft, pop, put).
+
+    Always: a job is taken out of its queue when it is done, and is begun only while it is the first. Where a job comes
+    as the one before it is taken out, both threads may call it ready; the first to claim it does it.
+
+    Threads start with the first work, which all comes from one loop. Cancelling a future stops nobody: the work is
+    done, its result dropped.
     """
 
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ValueError(f"num.io.threads is {count}; at least 1 is needed")
         self.count = count
-        self._lock = threading.Lock()
-        self._waiting: dict[str, deque[_Job]] = {}
-        self._ready: SimpleQueue[str | None] = SimpleQueue()
+        self._queues: dict[str, _Queue] = {}
+        """Only the loop's own thread puts queues in and takes them out."""
+        self._ready: SimpleQueue[_Queue | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._drained = threading.Condition(self._lock)
         self._closed = False
 
     def submit(self, key: str, work: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the disk threads have been closed")
-            if not self._threads:
-                self._start()
-            queue = self._waiting.get(key)
-            if queue is None:
-                self._waiting[key] = deque((_Job(work, loop, future),))
-                self._ready.put(key)
-            else:
-                queue.append(_Job(work, loop, future))
+        if self._closed:
+            raise RuntimeError("the disk threads have been closed")
+        if not self._threads:
+            self._start()
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = deque()
+        self._add(queue, _Job(key, work, loop, future))
         return future
 
     def close(self) -> None:
         """Finish all that was submitted, then end the threads. Results still reach a loop that goes on running."""
-        with self._lock:
-            self._closed = True
-            while self._waiting:
-                self._drained.wait()
+        self._closed = True
+        for key, queue in self._queues.items():
+            end = threading.Event()
+            self._add(queue, _Job(key, end.set, None, None))
+            end.wait()
         for _ in self._threads:
             self._ready.put(None)
         for thread in self._threads:
@@ -71,41 +91,51 @@ class DiskThreads:
             self._threads.append(thread)
             thread.start()
 
+    def _add(self, queue: _Queue, job: _Job) -> None:
+        queue.append(job)
+        if len(queue) == 1:
+            self._ready.put(queue)
+
     def _serve(self) -> None:
-        while (key := self._ready.get()) is not None:
-            # The job stays at the head of its queue while it runs: that is what marks the key as busy.
-            _run(self._waiting[key][0])
-            with self._lock:
-                queue = self._waiting[key]
-                queue.popleft()
-                if queue:
-                    self._ready.put(key)
-                else:
-                    del self._waiting[key]
-                    if not self._waiting:
-                        self._drained.notify_all()
+        while (queue := self._ready.get()) is not None:
+            try:
+                job = queue[0]
+                job.claims.pop()
+            except IndexError:  # another thread does it, or has done it
+                continue
+            result, failure = _done(job.work)
+            queue.popleft()
+            if queue:
+                self._ready.put(queue)
+            self._tell(job, result, failure)
+
+    def _tell(self, job: _Job, result: object, failure: BaseException | None) -> None:
+        if job.loop is None:
+            return
+        try:
+            job.loop.call_soon_threadsafe(self._deliver, job, result, failure)
+        except RuntimeError:
+            if not job.loop.is_closed():
+                raise
+
+    def _deliver(self, job: _Job, result: object, failure: BaseException | None) -> None:
+        """On the loop."""
+        if not self._closed and not self._queues.get(job.key, True):
+            del self._queues[job.key]
+        future = job.future
+        assert future is not None
+        if future.cancelled():
+            return
+        if failure is None:
+            future.set_result(result)
+        else:
+            future.set_exception(failure)
 
 
-def _run(job: _Job) -> None:
-    result: object = None
-    failure: BaseException | None = None
+def _done(work: Callable[[], Any]) -> tuple[object, BaseException | None]:
     try:
-        result = job.work()
+        return work(), None
     except StopIteration as stop:  # no future can carry it, and its waiter would wait for ever
-        failure = RuntimeError(f"disk work raised {stop!r}")
+        return None, RuntimeError(f"disk work raised {stop!r}")
     except BaseException as raised:
-        failure = raised
-    try:
-        job.loop.call_soon_threadsafe(_deliver, job.future, result, failure)
-    except RuntimeError:
-        if not job.loop.is_closed():
-            raise
-
-
-def _deliver(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if failure is None:
-        future.set_result(result)
-    else:
-        future.set_exception(failure)
+        return None, raised
