@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.control.admin import NO_SUCH_ID, Deletion, MorePartitions, TopicResult
 from tidelog.broker.control.shell import NotControllerError
-from tidelog.broker.pacing import Pace
+from tidelog.broker.pacing import SLICE, Pace
 from tidelog.config.resolution import describe_topic
 from tidelog.config.topic import NAMES, topic_config
 from tidelog.controller.topics import NewTopic, kept_names
@@ -241,14 +241,19 @@ async def _all_refused(
 # Waiting
 
 
-async def _cut(broker: Broker, results: Iterable[TopicResult], keep: Callable[[str], str]) -> list[TopicResult]:
+async def _cut(broker: Broker, results: Sequence[TopicResult], keep: Callable[[str], str]) -> list[TopicResult]:
     """The results with no more text than is kept while others of the request wait. Only refused names are longer."""
-    return [
-        result._replace(name=keep(result.name), message=(result.message or "")[:_MOST_OF_MESSAGE] or None)
-        if result.code
-        else result
-        async for result in Pace(broker.lane).each(results)
-    ]
+    cut: list[TopicResult] = []
+    for start in range(0, len(results), SLICE):
+        if start:
+            await broker.lane.turn()
+        cut += [
+            result._replace(name=keep(result.name), message=(result.message or "")[:_MOST_OF_MESSAGE] or None)
+            if result.code
+            else result
+            for result in results[start : start + SLICE]
+        ]
+    return cut
 
 
 async def _wait(
