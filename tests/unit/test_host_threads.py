@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -97,12 +100,65 @@ def test_close_waits_for_all_that_was_submitted() -> None:
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_an_idle_key_is_forgotten() -> None:
+def test_idle_keys_are_forgotten() -> None:
     async def story() -> None:
         threads = DiskThreads(2)
-        for number in range(20):
+        for number in range(1_000):
             await threads.submit(f"key {number}", lambda: None)
-        assert not threads._queues
+        assert len(threads._queues) <= 64
+        threads.close()
+        threads.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+@pytest.mark.usefixtures("hasty")
+def test_the_results_of_a_key_come_in_the_order_of_its_work() -> None:
+    """What a flush has synced counts, unless it was cut since: the log relies on hearing of both in their order."""
+    told: list[int] = []
+    is_over = threading.Event()
+
+    def disturb() -> None:
+        while not is_over.is_set():
+            sum(range(50))
+
+    async def story() -> None:
+        threads = DiskThreads(8)
+        futures = []
+        for number in range(20_000):
+            future = threads.submit("key", int)
+            future.add_done_callback(lambda _, number=number: told.append(number))  # type: ignore[misc]
+            futures.append(future)
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*futures)
+        threads.close()
+
+    others = [threading.Thread(target=disturb) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        asyncio.run(asyncio.wait_for(story(), 60))
+    finally:
+        is_over.set()
+        for other in others:
+            other.join()
+    assert told == list(range(20_000))
+
+
+def test_a_thread_without_work_holds_nothing() -> None:
+    class Large:
+        pass
+
+    async def story() -> None:
+        threads = DiskThreads(2)
+        large = [Large() for _ in range(4)]
+        alive = list(map(weakref.ref, large))
+        while large:
+            await threads.submit(f"key {len(large)}", partial(id, large.pop()))
+        while any(held() is not None for held in alive):  # a result is told before its job is dropped
+            gc.collect()
+            await asyncio.sleep(0)
         threads.close()
 
     asyncio.run(asyncio.wait_for(story(), 60))

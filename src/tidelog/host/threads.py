@@ -13,16 +13,14 @@ T = TypeVar("T")
 
 
 class _Job:
-    __slots__ = ("claims", "future", "key", "loop", "work")
+    __slots__ = ("claims", "future", "loop", "work")
 
     def __init__(
         self,
-        key: str,
         work: Callable[[], Any],
         loop: asyncio.AbstractEventLoop | None,
         future: asyncio.Future[Any] | None,
     ) -> None:
-        self.key = key
         self.work = work
         self.loop = loop
         """None if nobody is told of the end."""
@@ -30,6 +28,8 @@ class _Job:
         self.claims: list[None] = [None]
         """Whoever takes the one that is in it does the work."""
 
+
+_FEW_QUEUES = 64
 
 _Queue = deque[_Job]
 """The work of one key, in its order. The first is being done, or is in the queue of what is ready."""
@@ -42,8 +42,9 @@ class DiskThreads:
     it, for a tenth of a second when very many logs are opened. What one thread does to a queue of another is one
     operation of the interpreter (append, popleft, pop, put).
 
-    Always: a job is taken out of its queue when it is done, and is begun only while it is the first. Where a job comes
-    as the one before it is taken out, both threads may call it ready; the first to claim it does it.
+    Always: a job is taken out of its queue when it is done and told, and is begun only while it is the first. So the
+    results of a key come in the order of its work. Where a job comes as the one before it is taken out, both threads
+    may call it ready; the first to claim it does it.
 
     Threads start with the first work, which all comes from one loop. Cancelling a future stops nobody: the work is
     done, its result dropped.
@@ -54,7 +55,9 @@ class DiskThreads:
             raise ValueError(f"num.io.threads is {count}; at least 1 is needed")
         self.count = count
         self._queues: dict[str, _Queue] = {}
-        """Only the loop's own thread puts queues in and takes them out."""
+        """Only the loop's own thread puts queues in and takes them out; empty ones may stay."""
+        self._most_queues = _FEW_QUEUES
+        """With more of them, empty ones are taken out."""
         self._ready: SimpleQueue[_Queue | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -68,16 +71,24 @@ class DiskThreads:
             self._start()
         queue = self._queues.get(key)
         if queue is None:
+            if len(self._queues) >= self._most_queues:
+                self._drop_empty()
             queue = self._queues[key] = deque()
-        self._add(queue, _Job(key, work, loop, future))
+        self._add(queue, _Job(work, loop, future))
         return future
+
+    def _drop_empty(self) -> None:
+        self._queues = {key: queue for key, queue in self._queues.items() if queue}
+        self._most_queues = max(2 * len(self._queues), _FEW_QUEUES)
 
     def close(self) -> None:
         """Finish all that was submitted, then end the threads. Results still reach a loop that goes on running."""
+        if self._closed:
+            return
         self._closed = True
-        for key, queue in self._queues.items():
+        for queue in self._queues.values():
             end = threading.Event()
-            self._add(queue, _Job(key, end.set, None, None))
+            self._add(queue, _Job(end.set, None, None))
             end.wait()
         for _ in self._threads:
             self._ready.put(None)
@@ -98,38 +109,38 @@ class DiskThreads:
 
     def _serve(self) -> None:
         while (queue := self._ready.get()) is not None:
-            try:
-                job = queue[0]
-                job.claims.pop()
-            except IndexError:  # another thread does it, or has done it
-                continue
-            result, failure = _done(job.work)
-            queue.popleft()
-            if queue:
-                self._ready.put(queue)
-            self._tell(job, result, failure)
+            self._do_first(queue)
+
+    def _do_first(self, queue: _Queue) -> None:
+        """A method of its own, so that a thread that waits for work holds neither its last job nor what came of it."""
+        try:
+            job = queue[0]
+            job.claims.pop()
+        except IndexError:  # another thread does it, or has done it
+            return
+        self._tell(job, *_done(job.work))
+        queue.popleft()
+        if queue:
+            self._ready.put(queue)
 
     def _tell(self, job: _Job, result: object, failure: BaseException | None) -> None:
-        if job.loop is None:
+        if job.loop is None or job.future is None:
             return
         try:
-            job.loop.call_soon_threadsafe(self._deliver, job, result, failure)
+            job.loop.call_soon_threadsafe(_deliver, job.future, result, failure)
         except RuntimeError:
             if not job.loop.is_closed():
                 raise
 
-    def _deliver(self, job: _Job, result: object, failure: BaseException | None) -> None:
-        """On the loop."""
-        if not self._closed and not self._queues.get(job.key, True):
-            del self._queues[job.key]
-        future = job.future
-        assert future is not None
-        if future.cancelled():
-            return
-        if failure is None:
-            future.set_result(result)
-        else:
-            future.set_exception(failure)
+
+def _deliver(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
+    """On the loop."""
+    if future.cancelled():
+        return
+    if failure is None:
+        future.set_result(result)
+    else:
+        future.set_exception(failure)
 
 
 def _done(work: Callable[[], Any]) -> tuple[object, BaseException | None]:
