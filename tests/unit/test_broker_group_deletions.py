@@ -11,9 +11,13 @@ from tests.brokerkit import Kit, run
 from tests.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.broker.broker import Broker
 from tidelog.broker.group.deleted_before import DeletedBefore
-from tidelog.broker.handlers import control
+from tidelog.broker.handlers import control, group_offsets
+from tidelog.broker.handlers.offset_topics import TOPIC_IDS
+from tidelog.broker.metadata import TopicMetadata
+from tidelog.broker.pacing import PIECE
 from tidelog.controller.image import Image
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
+from tidelog.coordination.port import ConnectionLostError
 from tidelog.errors import ErrorCode
 from tidelog.groups import GroupConfig, Groups
 from tidelog.groups.commits import Commits
@@ -24,6 +28,7 @@ from tidelog.replication.leader import Leader
 from tidelog.types import TopicPartition
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.controller import UpdateMetadataRequest, UpdateMetadataResponse
+from tidelog.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
 ONE = {"offsets_topic_replication_factor": "1", "offsets_topic_num_partitions": "1"}
@@ -293,5 +298,69 @@ def test_a_commit_after_the_session_was_lost_is_of_the_topic_that_there_is_now(m
             await asyncio.sleep(0.05)
         await asyncio.sleep(5)
         assert await member.committed() == 77
+
+    run(story, **ONE)
+
+
+@pytest.mark.parametrize("away_s", [8, 30])
+def test_a_coordinator_is_there_again_as_soon_as_the_store(away_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read its log, and asks the store again, instead of beginning anew after a longer and longer rest."""
+    among = DeletedBefore.among
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await ready(kit)
+        loop = asyncio.get_running_loop()
+        is_away = True
+
+        async def answers_when_it_is_there(self: DeletedBefore, groups: Groups) -> list[dict[str, bytes]]:
+            if is_away:
+                raise ConnectionLostError
+            return await among(self, groups)
+
+        monkeypatch.setattr(DeletedBefore, "among", answers_when_it_is_there)
+        groups = kit.broker.groups
+        groups.shards.pop(0).unload()
+        groups.role_changed(kit.partition(GROUP_OFFSETS_TOPIC))
+        await asyncio.sleep(away_s)
+        assert not groups.shards[0].is_active
+        is_away, back_s = False, loop.time()
+        await eventually(lambda: groups.shards[0].is_active)
+        assert loop.time() - back_s < 1
+
+    run(story, **ONE)
+
+
+@pytest.mark.parametrize(("piece", "order"), [(PIECE, "AB"), (0, "BA")], ids=["at once", "in pieces"])
+def test_an_offset_of_a_deleted_topic_is_not_told_with_the_id_of_the_next(
+    piece: int, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks for all offsets of two groups waits for what B has under way."""
+    monkeypatch.setattr(group_offsets, "PIECE", piece)
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic("t", 1)
+        await kit.create_topic("u", 1)
+        await ready(kit)
+        await kit.call(commit_request("A", {("t", 0): 77}), COMMIT)
+        await kit.call(commit_request("B", {("u", 0): 1}), COMMIT)
+        connection, other = await kit.connect(), await kit.connect()
+        asked = [OffsetFetchRequestGroup(group_id=group_id, topics=None) for group_id in order]
+        request = OffsetFetchRequest(require_stable=True, groups=asked)
+        with monkeypatch.context() as patched:
+            patched.setattr(Leader, "advance", lambda *given: False)
+            commit = asyncio.ensure_future(other.call(commit_request("B", {("u", 0): 2}), COMMIT))
+            await asyncio.sleep(0.1)
+            told = asyncio.ensure_future(connection.call(request, TOPIC_IDS))
+            await asyncio.sleep(0.1)
+            metadata, old = kit.broker.metadata, kit.broker.metadata.id_of("t")
+            metadata._forget("t")
+            metadata.topics["t"] = TopicMetadata("t", b"of the next one.", {})
+            metadata._names[b"of the next one."] = "t"
+        kit.partition(GROUP_OFFSETS_TOPIC).check_isr()
+        await commit
+        found = {topic.topic_id for group in (await told).groups for topic in group.topics}
+        assert found == {metadata.id_of("u")}
+        assert old not in found
 
     run(story, **ONE)

@@ -73,6 +73,8 @@ def test_why_zookeeper_is_not_met() -> None:
     async def story() -> None:
         assert await why_unmet("127.0.0.1:1") == "127.0.0.1:1: Connection refused"
         assert await why_unmet("nobody.invalid:2181") == "nobody.invalid:2181: no address is known for this name"
+        for wrong in ("127.0.0.1:99999", "x..y:2181", "a" * 70 + ":2181"):
+            assert await why_unmet(wrong) == f"{wrong} is no HOST:PORT"
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen()

@@ -135,6 +135,25 @@ def test_a_partition_that_is_dropped_while_its_position_is_reset_stays_dropped(m
     simulate(story)
 
 
+def test_a_partition_that_begins_elsewhere_while_its_position_is_reset_is_read_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(cluster: Cluster, fake: FakeCluster) -> None:
+        fill(fake, P0, 5)
+        fetcher = Fetcher(cluster, {P0: 99}, FetchSettings(out_of_range=EARLIEST))
+
+        async def slow(*given: Any, **options: Any) -> Any:
+            found = await list_offsets(*given, **options)
+            fetcher.add({P0: 6})
+            return found
+
+        monkeypatch.setattr(fetch, "list_offsets", slow)
+        assert await read_until(fetcher, {P0: 10}) == {P0: [6, 7, 8, 9]}
+        fetcher.close()
+
+    simulate(story)
+
+
 def test_a_dropped_partition_is_not_asked_for() -> None:
     async def story(cluster: Cluster, fake: FakeCluster) -> None:
         fill(fake, P0, 1)

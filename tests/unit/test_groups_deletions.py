@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.groupkit import Coordinator
 from tidelog.errors import ErrorCode
+from tidelog.groups.commits import Commits
+from tidelog.groups.usage import Usage
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.group_records import OffsetCommitValue
 
@@ -219,3 +223,69 @@ def test_topics_and_offsets_count_too() -> None:
     assert look_at_some(c, 10) == 1 + (200 + 50) // 20
     assert look_at_some(c, 10) == 1 + 50
     assert look_at_some(c, 10) == 1 + (200 + 50) // 20
+
+
+@pytest.mark.parametrize("faulty", range(3))
+@pytest.mark.parametrize("step", ["void", "topics_deleted"])
+def test_a_fault_with_one_group_keeps_none_of_the_others_from_forgetting(
+    faulty: int, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = coordinator(3)
+    of_faulty, left = c.groups.commits_of(str(faulty)), [1]
+    work = getattr(Commits, step)
+
+    def fails_once(self: Commits, given: Any) -> Any:
+        if self is of_faulty and left:
+            left.pop()
+            raise ValueError("one fault, once")
+        return work(self, given)
+
+    monkeypatch.setattr(Commits, step, fails_once)
+    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    faults = 0
+    for _ in range(10):
+        try:
+            look_at_some(c, 1_000)
+        except ValueError:
+            faults += 1
+        c.now_ms += 1_500
+    assert faults == 1
+    assert not c.groups.has_deleted_topics
+    c.fail_over()
+    assert [c.offsets(str(number)) for number in range(3)] == [{REFUNDS: 8}] * 3
+
+
+def test_what_is_under_way_for_a_topic_is_not_lost_with_an_earlier_one_of_its_name() -> None:
+    """The end of the earlier one is told late, when the later one is there already."""
+    first, second = b"first topic's id", b"second topic'sid"
+    for applies in (True, False):
+        commits = Commits(Usage())
+        kept, new = _value(5, second), _value(9, second)
+        commits.put("orders", 0, kept)
+        number = commits.sent([("orders", 0, new)])
+        large = commits.sent_large({"orders": {1: new}})
+        commits.topics_deleted({"orders": {first}})
+        commits.settled([("orders", 0, new)], number, applies)
+        commits.settled_large(large, applies)
+        assert commits.get("orders", 0) == (new if applies else kept)
+        assert commits.get("orders", 1) == (new if applies else None)
+        assert not commits.has_void
+
+
+def test_what_is_under_way_for_a_deleted_topic_is_void_and_what_comes_for_the_next_is_not() -> None:
+    first, second = b"first topic's id", b"second topic'sid"
+    commits = Commits(Usage())
+    old, new = [("orders", 0, _value(5, first))], [("orders", 0, _value(9, second))]
+    before = commits.sent(old)
+    commits.topics_deleted({"orders": {first}})
+    after = commits.sent(new)
+    commits.settled(old, before, True)
+    assert commits.get("orders", 0) is None
+    assert commits.has_void
+    commits.settled(new, after, True)
+    assert commits.get("orders", 0) == new[0][2]
+    assert not commits.has_void
+
+
+def _value(offset: int, topic_id: bytes) -> OffsetCommitValue:
+    return OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)

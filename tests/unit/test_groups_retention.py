@@ -7,6 +7,7 @@ import pytest
 from tests.groupkit import GROUP, SESSION_MS, Coordinator, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import GroupConfig, Write
+from tidelog.groups.commits import Commits
 from tidelog.groups.records import read_record
 
 ORDERS = ("orders", 0)
@@ -304,3 +305,33 @@ def test_a_group_that_gets_members_while_a_check_goes_on_keeps_what_they_may_rea
     while c.groups.has_expiry:
         c.carry_out(c.groups.expire_offsets(1, c.now_ms)[0])
     assert len(c.offsets()) == 600
+
+
+def test_a_fault_with_one_group_keeps_none_of_the_others_from_expiring(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = Coordinator()
+    for group_id in "abc":
+        c.commit({ORDERS: 7}, group_id=group_id)
+    faulty, left = c.groups.commits_of("b"), [1]
+    is_in_flight = Commits.is_in_flight
+
+    def fails_once(self: Commits, topic: str, partition: int) -> bool:
+        if self is faulty and left:
+            left.pop()
+            raise ValueError("one fault, once")
+        return is_in_flight(self, topic, partition)
+
+    monkeypatch.setattr(Commits, "is_in_flight", fails_once)
+    c.now_ms += RETENTION_MS
+    c.groups.begin_expiry()
+    faults = 0
+    while c.groups.has_expiry:
+        try:
+            effects, _ = c.groups.expire_offsets(1_000, c.now_ms)
+        except ValueError:
+            faults += 1
+        else:
+            c.carry_out(effects)
+    assert faults == 1
+    assert [c.state(group_id) for group_id in "abc"] == ["Dead", "Empty", "Dead"]
+    c.expire_offsets()
+    assert c.state("b") == "Dead"

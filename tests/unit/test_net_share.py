@@ -251,3 +251,20 @@ def test_light_connections_do_not_wait_behind_one_that_became_heavy_while_it_was
     share.held = 7 * STEP_BYTES
     share.admit()
     assert greedy.read_on == 1
+
+
+def test_a_connection_that_became_light_while_it_was_paused_does_not_wait_with_the_heavy_ones():
+    """All its requests were answered meanwhile."""
+    share = Share(SystemClock(), lambda: None, is_of_brokers=False)
+    share.limit = 8 * STEP_BYTES
+    share.held = 12 * STEP_BYTES
+    heavy, answered, taken = _Paused(200 * 1024), _Paused(250 * 1024), _Paused(250 * 1024)
+    for connection in (heavy, answered, taken):
+        share.pause(connection)
+    share.held = 9 * STEP_BYTES
+    answered.releasable_bytes = taken.releasable_bytes = 0
+    share.lighter(answered)
+    share.answers_gone(taken, 0, is_all=True)
+    while share.may_go_on:
+        share.admit()
+    assert [connection.read_on for connection in (heavy, answered, taken)] == [0, 1, 1]

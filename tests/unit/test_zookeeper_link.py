@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from tests.processkit import free_port
-from tidelog.coordination.zookeeper_link import Link
+from tidelog.coordination.zookeeper_link import Link, _handshake_s
 from tidelog.host.clock import SystemClock
 
 SESSION_MS = 60_000
@@ -111,3 +111,19 @@ def test_a_server_that_was_away_is_taken_for_one_that_just_starts() -> None:
 
 def test_a_silent_server_gets_more_time_with_each_handshake() -> None:
     assert 0.2 + 0.3 + 0.9 < seconds_until_connected(away_s=0.0, silent=3) < 4.0
+
+
+@pytest.mark.parametrize("servers", [3, 5])
+@pytest.mark.parametrize("answer_s", [0.4, 1.0, 1.9])
+def test_many_slow_servers_are_not_slower_than_their_answers(servers: int, answer_s: float) -> None:
+    """All of them answer after so long. Patience that grew for each of them alone took twice as long."""
+    waited_s, unanswered = 0.0, [0] * servers
+    while waited_s < 100:
+        for server in range(servers):
+            patience_s = _handshake_s(unanswered[server], sum(unanswered))
+            if answer_s <= patience_s:
+                assert waited_s + answer_s < 4 * answer_s
+                return
+            waited_s += patience_s
+            unanswered[server] += 1
+    raise AssertionError("no handshake was long enough")

@@ -40,6 +40,8 @@ async def why_unmet(server: str) -> str:
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except TimeoutError:
         return f"{server} does not answer"
+    except (ValueError, OverflowError):
+        return f"{server} is no HOST:PORT"
     except OSError as failure:
         number = failure.errno or 0
         return f"{server}: {os.strerror(number) if number > 0 else 'no address is known for this name'}"

@@ -263,8 +263,9 @@ class Fetcher:
         code = error_code(data.error_code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE and self._settings.out_of_range is not None:
             time = self._settings.out_of_range
+            before = self._positions[partition]
             found = await list_offsets(self._cluster, {partition: time}, isolation=self._settings.isolation)
-            if partition in self._positions:  # else it was dropped meanwhile
+            if self._positions.get(partition) == before:  # else it was dropped meanwhile, or begun from elsewhere
                 self._positions[partition] = found[partition].offset
             return False
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:

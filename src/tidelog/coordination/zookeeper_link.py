@@ -55,6 +55,8 @@ _HANDSHAKES_PER_TIMEOUT = 3
 may take this long. One that is slow needs more time, and each attempt costs it something: every further handshake may
 take _MORE_PATIENT times as long as the one before, up to this part of the timeout."""
 _MORE_PATIENT = 3
+_MORE_PATIENT_BY_ALL = 1.4
+"""Each handshake, with whichever server, takes at least so many times as long as the one before."""
 _MOST_TIMES = 10
 _ANSWERED_WITH = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoChildrenForEphemeralsError)
 """Errors that only a server can have found."""
@@ -192,7 +194,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         longest_s = min(timeout, self.client._session_timeout / 1e3 / _HANDSHAKES_PER_TIMEOUT)
         unanswered = self._unanswered.get(self._server, 0)
         try:
-            found = super()._invoke(min(_handshake_s(unanswered), longest_s), request)
+            patience_s = _handshake_s(unanswered, sum(self._unanswered.values()))
+            found = super()._invoke(min(patience_s, longest_s), request)
         except self.handler.timeout_exception:
             self._unanswered[self._server] = unanswered + 1
             raise
@@ -210,12 +213,17 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         return found
 
 
-def _handshake_s(unanswered: int) -> float:
-    """How long a handshake may take after so many that were not answered."""
+def _handshake_s(unanswered: int, unanswered_by_all: int) -> float:
+    """How long a handshake may take after so many that this server did not answer, and all servers together.
+
+    Many servers that are all slow are asked in turn, so the first ones have grown patient slowly when the last one is
+    asked for the first time.
+    """
+    by_all_s = _FIRST_HANDSHAKES_S[0] * float(_MORE_PATIENT_BY_ALL ** min(unanswered_by_all, _MOST_TIMES))
     if unanswered < len(_FIRST_HANDSHAKES_S):
-        return _FIRST_HANDSHAKES_S[unanswered]
+        return max(_FIRST_HANDSHAKES_S[unanswered], by_all_s)
     more = min(unanswered - len(_FIRST_HANDSHAKES_S) + 1, _MOST_TIMES)
-    return _FIRST_HANDSHAKES_S[-1] * float(_MORE_PATIENT**more)
+    return max(_FIRST_HANDSHAKES_S[-1] * float(_MORE_PATIENT**more), by_all_s)
 
 
 class _Client(KazooClient):  # type: ignore[misc]

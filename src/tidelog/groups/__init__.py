@@ -37,7 +37,7 @@ what clients can make groups keep; `records`; `timers`, `effects`, `story`; `gro
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse
-from tidelog.groups.commits import Snapshot
+from tidelog.groups.commits import Snapshot, topic_id_of
 from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Answers, Effect, Record, Ticket, Write
 from tidelog.groups.groups import Groups
@@ -78,4 +78,5 @@ __all__ = [
     "fetched_groups",
     "partition_of",
     "refuse",
+    "topic_id_of",
 ]

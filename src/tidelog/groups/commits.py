@@ -12,14 +12,26 @@ from tidelog.types import TopicPartition
 from tidelog.wire.messages.group_records import OffsetCommitValue
 from tidelog.wire.uuids import ZERO_UUID
 
-_IN_FLIGHT, _APPLIED = 0, 1
-
 Commit: TypeAlias = tuple[str, int, OffsetCommitValue | None]
 """Topic, partition, and the value as it stands in the log; None for a tombstone."""
 Snapshot: TypeAlias = Mapping[str, Mapping[int, OffsetCommitValue]]
 """Values by topic and partition."""
 ManyValues: TypeAlias = dict[str, dict[int, OffsetCommitValue]]
 """The same of one write that names very many partitions."""
+
+
+class _Flight:
+    """Of one partition, while writes for it are under way."""
+
+    __slots__ = ("applied", "topic_id", "writes")
+
+    def __init__(self, topic_id: bytes) -> None:
+        self.writes = 1
+        """How many are under way."""
+        self.applied = 0
+        """The number of the last one that was applied."""
+        self.topic_id = topic_id
+        """Of what they commit; ZERO_UUID if that is of several topics, or is not known."""
 
 
 class Commits:
@@ -34,17 +46,16 @@ class Commits:
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
         self.by_topic: dict[str, dict[int, OffsetCommitValue]] = {}
-        self._in_flight: dict[tuple[str, int], list[int]] = {}
-        """Of each partition: how many writes are under way, and the number of the last one that was applied."""
+        self._in_flight: dict[tuple[str, int], _Flight] = {}
         self._large: deque[tuple[int, ManyValues]] = deque()
         """Large writes under way with their numbers, in the order of the log."""
         self._writes = 0
         self._void: dict[str, dict[int, OffsetCommitValue]] = {}
         """What the log holds of deleted topics, by topic and partition, until a tombstone or a newer value is committed
         behind it. Readers do not see it; the next coordinator would."""
-        self._last_void: dict[str, int] = {}
+        self._last_void: dict[str, tuple[int, tuple[Container[bytes], ...]]] = {}
         """Of deleted topics, while writes are under way: the number of the last one that was sent before the
-        deletion."""
+        deletion, and the ids that were deleted."""
 
     def __bool__(self) -> bool:
         return bool(self.by_topic or self._in_flight or self._large or self._void)
@@ -92,12 +103,14 @@ class Commits:
     def sent(self, commits: list[Commit]) -> int:
         """The number of the write that carries them, in the order of the log."""
         in_flight = self._in_flight
-        for topic, partition, _ in commits:
+        for topic, partition, value in commits:
+            topic_id = ZERO_UUID if value is None else value.topic_id
             flight = in_flight.get((topic, partition))
             if flight is None:
-                in_flight[topic, partition] = [1, 0]
+                in_flight[topic, partition] = _Flight(topic_id)
             else:
-                flight[_IN_FLIGHT] += 1
+                flight.writes += 1
+                flight.topic_id = topic_id if topic_id == flight.topic_id else ZERO_UUID
         self._writes += 1
         return self._writes
 
@@ -106,13 +119,13 @@ class Commits:
         the last record counts, as in the log."""
         for topic, partition, value in commits:
             flight = self._in_flight[topic, partition]
-            if flight[_IN_FLIGHT] == 1:
+            flight.writes -= 1
+            if not flight.writes:
                 del self._in_flight[topic, partition]
-            else:
-                flight[_IN_FLIGHT] -= 1
-            if applies and number >= flight[_APPLIED]:
-                flight[_APPLIED] = number
-                if topic not in self._void or self._replaces_void(topic, (partition,), number):
+            if applies and number >= flight.applied:
+                flight.applied = number
+                topic_id = ZERO_UUID if value is None else value.topic_id
+                if topic not in self._void or self._replaces_void(topic, topic_id, (partition,), number):
                     self.put(topic, partition, value)
         self._write_over()
 
@@ -128,7 +141,8 @@ class Commits:
         self._large.remove((number, values))
         if applies:
             for topic, partitions in values.items():
-                if topic not in self._void or self._replaces_void(topic, partitions, number):
+                topic_id = topic_id_of(partitions)
+                if topic not in self._void or self._replaces_void(topic, topic_id, partitions, number):
                     self._put_all(topic, partitions)
         self._write_over()
 
@@ -183,19 +197,11 @@ class Commits:
 
     def topics_deleted(self, topics: Mapping[str, Container[bytes]]) -> int:
         """What was committed for topics of these names and ids is void, and so is what of it is under way; how much
-        that was. An offset without an id may be of any topic of the name.
-
-        What is under way can only be of these ids: nothing is committed for others before their deletion is told here.
-        """
+        that was. An offset without an id may be of any topic of the name."""
         count = 0
         for topic in self.by_topic.keys() & topics.keys():
             known, ids = self.by_topic[topic], topics[topic]
-            is_any = ZERO_UUID in ids
-            values = {
-                partition: value
-                for partition, value in known.items()
-                if is_any or value.topic_id == ZERO_UUID or value.topic_id in ids
-            }
+            values = {partition: value for partition, value in known.items() if _is_among(value.topic_id, ids)}
             if len(values) == len(known):
                 del self.by_topic[topic]
             else:
@@ -206,21 +212,31 @@ class Commits:
                 self._void[topic] = values | self._void.get(topic, {})
                 count += len(values)
         if self.has_in_flight():
-            count += self._void_in_flight(set(topics))
+            count += self._void_in_flight(topics)
         return count
 
-    def _void_in_flight(self, topics: set[str]) -> int:
-        under_way = [(topic, partition) for topic, partition in self._in_flight if topic in topics]
+    def _void_in_flight(self, topics: Mapping[str, Container[bytes]]) -> int:
+        under_way = [
+            partition
+            for partition, flight in self._in_flight.items()
+            if partition[0] in topics and _is_among(flight.topic_id, topics[partition[0]])
+        ]
         for _, values in self._large:
-            under_way += ((topic, partition) for topic in topics for partition in values.get(topic, ()))
+            for topic in values.keys() & topics.keys():
+                if _is_among(topic_id_of(values[topic]), topics[topic]):
+                    under_way += ((topic, partition) for partition in values[topic])
         for topic, partition in under_way:
             self._void.setdefault(topic, {}).setdefault(partition, _VOID)
-        self._last_void |= dict.fromkeys(topics & self._void.keys(), self._writes)
+        for topic in topics.keys() & self._void.keys():
+            _, ids = self._last_void.get(topic, (0, ()))
+            self._last_void[topic] = (self._writes, (*ids, topics[topic]))
         return len(under_way)
 
-    def _replaces_void(self, topic: str, partitions: Iterable[int], number: int) -> bool:
-        """Whether this write was sent after the deletion. Then nothing of before is left of these partitions."""
-        if number <= self._last_void.get(topic, 0):
+    def _replaces_void(self, topic: str, topic_id: bytes, partitions: Iterable[int], number: int) -> bool:
+        """Whether this write was sent after the deletion, or is of another topic of this name. Then nothing of before
+        is left of these partitions."""
+        last, deletions = self._last_void.get(topic, (0, ()))
+        if number <= last and any(_is_among(topic_id, ids) for ids in deletions):
             return False
         void = self._void[topic]
         for partition in partitions:
@@ -243,6 +259,16 @@ class Commits:
 
 _VOID = OffsetCommitValue(offset=-1, metadata="", commit_timestamp=-1)
 """Stands for a value that is under way."""
+
+
+def _is_among(topic_id: bytes, deleted: Container[bytes]) -> bool:
+    """An offset without an id may be of any topic of its name, and so may a deletion that tells none."""
+    return topic_id == ZERO_UUID or topic_id in deleted or ZERO_UUID in deleted
+
+
+def topic_id_of(values: Mapping[int, OffsetCommitValue]) -> bytes:
+    """The topic of what one write commits for a name."""
+    return next((value.topic_id for value in values.values()), ZERO_UUID)
 
 
 def _metadata_bytes(values: Iterable[OffsetCommitValue]) -> int:

@@ -49,7 +49,7 @@ class DeletedTopics:
 
     def __bool__(self) -> bool:
         """Whether something is left to do."""
-        return bool(self._deletions or self._to_bury) or self._is_under_way()
+        return bool(self._deletions or self._left or self._to_bury) or self._is_under_way()
 
     def add(self, topics: Mapping[str, bytes]) -> None:
         self._last += 1
@@ -67,6 +67,10 @@ class DeletedTopics:
         if topics is None:
             topics = self._since[seen] = _merged(topics for number, topics in self._deletions if number > seen)
         return topics
+
+    def look_again(self, group: Group) -> None:
+        """A fault kept it from being looked at. The others come first."""
+        self._left.insert(0, group)
 
     def bury(self, group: Group) -> None:
         """It has void offsets, and none of its tombstones is on its way."""

@@ -87,6 +87,8 @@ class Groups:
         self._timers = Timers()
         self._deleted = DeletedTopics()
         self._expiry: Expiry | None = None
+        self._fault: Exception | None = None
+        """What one group led to while many were looked at."""
         """The check for old offsets that is under way."""
 
     # Membership
@@ -349,13 +351,23 @@ class Groups:
         """Forgets old offsets, and groups that have nothing left, until about `most` elements were looked at; how many
         that were."""
         turn, looked_at = self._turn(now_ms), 0
-        while looked_at < most and self._expiry is not None:
-            elements = self._expiry.step(turn)
-            if elements is None:
-                self._expiry = None
+        self._tell_fault()
+        while looked_at < most and self._expiry is not None and self._fault is None:
+            try:
+                elements = self._expiry.step(turn)
+            except Exception as fault:
+                self._fault = fault
             else:
-                looked_at += elements
+                looked_at += elements or 0
+                if elements is None:
+                    self._expiry = None
         return turn.effects, looked_at
+
+    def _tell_fault(self) -> None:
+        """What one group led to at the last call. That call had effects of other groups, which are not to be lost."""
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
 
     def topics_deleted(self, topics: Mapping[str, bytes]) -> None:
         """What was committed for topics of these names and ids has no meaning any more; `forget_deleted` forgets it."""
@@ -370,22 +382,31 @@ class Groups:
         """Look at some groups, until about `most` groups, topics and offsets were looked at; how many that were:
         none if all that is left is under way."""
         turn, looked_at = self._turn(now_ms), 0
-        while looked_at < most:
-            if (group := self._deleted.next_to_bury(now_ms)) is not None:
-                looked_at += self._bury_offsets(turn, group)
-            elif (group := self._deleted.next_group(self._groups.values())) is not None:
-                looked_at += 1
-                if self.holds(group):
-                    looked_at += self._forget_deleted_of(group)
-            else:
-                break
+        self._tell_fault()
+        while looked_at < most and self._fault is None:
+            try:
+                if (group := self._deleted.next_to_bury(now_ms)) is not None:
+                    looked_at += self._bury_offsets(turn, group)
+                elif (group := self._deleted.next_group(self._groups.values())) is not None:
+                    looked_at += 1
+                    if self.holds(group):
+                        looked_at += self._forget_deleted_of(group)
+                else:
+                    break
+            except Exception as fault:
+                self._fault = fault
         return turn.effects, looked_at
 
     def _forget_deleted_of(self, group: Group) -> int:
         """What it has committed for topics that were deleted is void from now on. How much there was to look at."""
-        topics = self._deleted.take(group)
+        seen, topics = group.deletions_seen, self._deleted.take(group)
         known = len(group.commits.by_topic)
-        count = group.commits.topics_deleted(topics) if topics else 0
+        try:
+            count = group.commits.topics_deleted(topics) if topics else 0
+        except Exception:
+            group.deletions_seen = seen
+            self._deleted.look_again(group)
+            raise
         if count:
             self._deleted.bury(group)
         return (min(known, len(topics)) + count) // _TOPICS_OF_ELEMENT
@@ -394,6 +415,7 @@ class Groups:
         """Tombstones for some of its void offsets, and for more when the log has them; how much there was to do."""
         if not self.holds(group):
             return 1
+        self._deleted.look_later(group, turn.now_ms)
         going: list[Commit] = [(*partition, None) for partition in group.commits.void(_MOST_BURIED)]
 
         def written(turn: Turn, error: int) -> None:
@@ -402,7 +424,6 @@ class Groups:
 
         if going:
             offsets.write_commits(turn, group, going, written)
-        self._deleted.look_later(group, turn.now_ms)
         return 1 + len(going)
 
     def _catch_up(self, group: Group | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tidelog.errors import ErrorCode
 from tidelog.groups.answers import commit_error, fetch_error, missing_offset
-from tidelog.groups.commits import Commit, Commits, Snapshot
+from tidelog.groups.commits import Commit, Commits, Snapshot, topic_id_of
 from tidelog.groups.config import GroupConfig
 from tidelog.groups.effects import Answer, Record, Ticket, Turn
 from tidelog.groups.group import CONSUMER, Group
@@ -229,7 +229,9 @@ def fetched(by_topic: Snapshot, asked: OffsetFetchRequestGroup) -> OffsetFetchRe
     if asked.topics is None:
         topics = [
             OffsetFetchResponseTopics(
-                name=name, partitions=[_offset(partition, value) for partition, value in partitions.items()]
+                name=name,
+                topic_id=topic_id_of(partitions),
+                partitions=[_offset(partition, value) for partition, value in partitions.items()],
             )
             for name, partitions in by_topic.items()
         ]

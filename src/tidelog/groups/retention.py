@@ -39,9 +39,16 @@ class Expiry:
         self._turn: Turn
 
     def step(self, turn: Turn) -> int | None:
-        """Go on for some elements; how many these are, or None if all groups were looked at."""
+        """Go on for some elements; how many these are, or None if all groups were looked at.
+
+        A group that leads to a fault is left to the next check.
+        """
         self._turn = turn
-        return next(self._walk, None)
+        try:
+            return next(self._walk, None)
+        except Exception:
+            self._walk = self._check_all()
+            raise
 
     def _check_all(self) -> Iterator[int]:
         while self._left:

@@ -375,6 +375,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._kept.pop(call, None)
         if not self.is_closed:
             self._unanswered_bytes -= size
+            if not self._is_reading:
+                self._share.lighter(self)
         self._share.give(size)
 
     def answered(self, call: Call) -> None:

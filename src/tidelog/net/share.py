@@ -221,6 +221,12 @@ class Share:
         weight = _LIGHT if connection.releasable_bytes < SMALL_BYTES else _HEAVY
         self.paused.add(Ask(connection, weight, SMALL_BYTES, self._clock.monotonic_ns()))
 
+    def lighter(self, connection: ServerConnection) -> None:
+        """It holds less than before: one that is paused need not wait with the heavy ones any more."""
+        ask = self.paused.by_connection.get(connection)
+        if ask is not None and ask.kind is _HEAVY and connection.releasable_bytes < SMALL_BYTES:
+            self.paused.add(Ask(connection, _LIGHT, ask.size, ask.since_ns))
+
     def forget(self, connection: ServerConnection, unfinished: int) -> None:
         """It is closed; so much its half-read request held."""
         self.waiting.withdraw(connection)
@@ -283,6 +289,8 @@ class Share:
         self.answers -= size
         if not self.is_of_brokers:
             self.held -= size
+        if self.paused.by_connection:
+            self.lighter(connection)
         self._on_room()
 
 

@@ -152,7 +152,11 @@ class GroupCoordinator:
     def _expire_some(self, most: int) -> None:
         for shard in list(self.shards.values()):
             if most > 0 and shard.has_expiry:
-                most -= shard.expire_offsets(most)
+                try:
+                    most -= shard.expire_offsets(most)
+                except Exception as failure:  # a fault with one group: the others go on
+                    if self._said.is_news(repr(failure)):
+                        _log.exception("old offsets of a group cannot be forgotten; it is tried at the next check")
 
     # Finding
 

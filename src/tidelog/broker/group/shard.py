@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.group.deleted_before import DeletedBefore
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition, RequestError
+from tidelog.coordination.port import CoordinationError
 from tidelog.errors import CorruptBatchError, ErrorCode, TidelogError
 from tidelog.groups import (
     LARGE_COMMIT_MAX_BYTES,
@@ -46,6 +47,7 @@ _FEW_ANSWERS = 10
 _FIRST_REST_S = 0.1
 _LOOK_EVERY_S = 0.05
 """How often a coordinator that loads looks whether its followers have fetched from it."""
+_STORE_REST_S = 0.25
 _LONGEST_REST_S = 30.0
 """A load that failed is tried again after a rest, which doubles up to this."""
 
@@ -215,7 +217,7 @@ class GroupShard:
         end = partition.log.log_end_offset
         count, bad = await self._replay(partition.log.log_start_offset, end)
         await self._committed(end)
-        deleted = await self._deleted_topics.among(self.groups)
+        deleted = await self._deleted_before()
         self.is_active, self.has_failed = True, False
         self.perform(self.groups.loaded(self._now_ms()))
         for topics in [*self._deleted_while_loading, *deleted]:
@@ -240,6 +242,19 @@ class GroupShard:
                 bad.count,
                 bad.first,
             )
+
+    async def _deleted_before(self) -> list[dict[str, bytes]]:
+        """Only the store is asked again if it cannot be asked: what was read from the log is there already."""
+        is_told = False
+        while True:
+            try:
+                return await self._deleted_topics.among(self.groups)
+            except CoordinationError as failure:
+                if not is_told:
+                    text = "the groups of %s wait for the coordination store: %s"
+                    _log.warning(text, self._partition.name, str(failure) or type(failure).__name__)
+                is_told = True
+                await asyncio.sleep(_STORE_REST_S)
 
     async def _replay(self, offset: Offset, end: Offset) -> tuple[int, BadRecords]:
         """How many records there were, and which of them are of no use."""

@@ -10,8 +10,8 @@ from tidelog.broker.pacing import Pace, pieces
 from tidelog.broker.partition import RequestError
 from tidelog.controller.topics import cut_name
 from tidelog.errors import ErrorCode
-from tidelog.groups import Snapshot, fetch_error, fetch_response, fetched
-from tidelog.wire import Message
+from tidelog.groups import Snapshot, fetch_error, fetch_response, fetched, topic_id_of
+from tidelog.wire import ZERO_UUID, Message
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -98,6 +98,9 @@ def _tell_piece(
         return fetch_error(part, found, version).topics
     told = fetched(found, part)
     if version >= TOPIC_IDS:
+        for topic in told.topics:
+            if topic.topic_id == ZERO_UUID:  # all of the group was asked for
+                topic.topic_id = topic_id_of(found.get(topic.name, {}))
         give_ids(broker, told)
     return told.topics
 

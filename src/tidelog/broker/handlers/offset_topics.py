@@ -93,9 +93,15 @@ def name_topics(broker: Broker, group: OffsetFetchRequestGroup) -> list[OffsetFe
 
 
 def give_ids(broker: Broker, group: OffsetFetchResponseGroup) -> None:
-    """Who asks for all topics knows no ids; what belongs to topics that are gone cannot be told without one."""
+    """Who asks for all topics knows no ids; what belongs to topics that are gone cannot be told without one.
+
+    An offset may have been read before its topic was deleted, and another one of this name may be there by now.
+    """
+    told = []
     for topic in group.topics:
         if topic.topic_id == ZERO_UUID:
             known = broker.metadata.topic(topic.name)
             topic.topic_id = ZERO_UUID if known is None else known.topic_id
-    group.topics = [topic for topic in group.topics if topic.topic_id != ZERO_UUID]
+        if broker.metadata.name_of(topic.topic_id) is not None:
+            told.append(topic)
+    group.topics = told
