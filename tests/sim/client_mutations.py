@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.handlers.fetch import _Fetch
+from tidelog.broker.fetch_answer import FetchAnswer
+from tidelog.broker.fetch_reading import FetchReading
 from tidelog.broker.partition import Partition
 from tidelog.groups import offsets, syncing
 from tidelog.groups.groups import Groups
@@ -31,14 +32,14 @@ from tidelog.replication.leader import Leader
 
 def skip_one_when_behind(patch: pytest.MonkeyPatch) -> None:
     """A consumer that is a few records behind is given what follows on the next one."""
-    patch.setattr(_Fetch, "_read", _skipping(_Fetch._read))
+    patch.setattr(FetchReading, "read", _skipping(FetchReading.read))
 
 
 def _skipping(read: Any) -> Any:
-    def read_later(self: _Fetch, item: Any) -> Any:
+    def read_later(self: FetchReading, item: Any) -> Any:
         partition = item.partition
         is_behind = partition is not None and item.fetch_offset + 3 <= partition.log.high_watermark
-        if self.replica_id >= 0 or not is_behind:
+        if self._wanted.replica_id >= 0 or not is_behind:
             return read(self, item)
         item.fetch_offset += 1
         try:
@@ -51,12 +52,12 @@ def _skipping(read: Any) -> Any:
 
 def ack_before_it_can_be_read(patch: pytest.MonkeyPatch) -> None:
     """Consumers are given one committed record less than there is."""
-    end = _Fetch._end
+    end = FetchAnswer.end_of
 
-    def end_too_early(self: _Fetch, partition: Partition) -> int:
-        return end(self, partition) if self.replica_id >= 0 else max(end(self, partition) - 1, 0)
+    def end_too_early(self: FetchAnswer, partition: Partition) -> int:
+        return end(self, partition) if self._wanted.replica_id >= 0 else max(end(self, partition) - 1, 0)
 
-    patch.setattr(_Fetch, "_end", end_too_early)
+    patch.setattr(FetchAnswer, "end_of", end_too_early)
 
 
 def deaf_for_a_follower(patch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ import pytest
 from tidelog.broker.control.reach import Reach
 from tidelog.broker.control.snapshot import ClusterReader
 from tidelog.broker.directory_losses import DirectoryLosses
+from tidelog.broker.fetch_answer import Source
+from tidelog.broker.fetch_reading import FetchReading
 from tidelog.broker.fetcher import Fetcher
-from tidelog.broker.handlers.fetch import _Fetch, _Source
+from tidelog.broker.handlers.fetch import _Fetch
 from tidelog.broker.membership import Membership
 from tidelog.broker.metadata import PartitionMetadata
 from tidelog.broker.partition import Partition
@@ -127,7 +129,7 @@ def accept_later_epochs(patch: pytest.MonkeyPatch) -> None:
 def send_what_stands_there_now(patch: pytest.MonkeyPatch) -> None:
     """An answer is read from its place in the file, whatever was cut and written there since (edges 29 and 30)."""
     patch.setattr(Region, "is_void", False)
-    patch.setattr(_Source, "is_over", False)
+    patch.setattr(Source, "is_over", False)
     accept_later_epochs(patch)
 
 
@@ -138,13 +140,7 @@ def fetch_between_registrations(patch: pytest.MonkeyPatch) -> None:
         "_may_ask",
         lambda self: bool(self._forgotten) or not all(one.is_resting for one in self._copying.values()),
     )
-    hear = _Fetch._hear_follower
-
-    def hear_the_nameless(self: _Fetch) -> None:
-        self._is_nameless = False
-        hear(self)
-
-    patch.setattr(_Fetch, "_hear_follower", hear_the_nameless)
+    patch.setattr(_Fetch, "_is_follower", property(lambda self: self.replica_id >= 0))
     patch.setattr("tidelog.broker.handlers.fetch._is_of_follower", lambda broker, state: state.replica_id >= 0)
     patch.setattr("tidelog.controller.isr._is_known", lambda state, epoch, member: epoch in (-1, member.epoch))
 
@@ -167,13 +163,14 @@ def hear_only_the_watched(patch: pytest.MonkeyPatch) -> None:
     hear = _Fetch._hear_follower
 
     def hear_the_watched(self: _Fetch) -> None:
-        self._sources = {item: source for item, source in self._sources.items() if item.partition is not None}
+        sources = self._answer.sources
+        self._answer.sources = {item: source for item, source in sources.items() if item.partition is not None}
         hear(self)
 
     async def read_first(self: _Fetch) -> FetchResponse:
         await self._read_dirty_cold()
         self._hear_follower()
-        return self._respond() if self._is_satisfied else cast(FetchResponse, await self._park().wait())
+        return self._respond() if self._answer.is_satisfied else cast(FetchResponse, await self._park().wait())
 
     patch.setattr(_Fetch, "_hear_follower", hear_the_watched)
     patch.setattr(_Fetch, "_start_cold", read_first)
@@ -181,7 +178,7 @@ def hear_only_the_watched(patch: pytest.MonkeyPatch) -> None:
 
 def out_of_range_at_once(patch: pytest.MonkeyPatch) -> None:
     """A leader tells a client that its offset is out of range, however unsure of its term it is (edge case 43)."""
-    patch.setattr(_Fetch, "_must_confirm", lambda self, partition, offset: False)
+    patch.setattr(FetchReading, "_must_confirm", lambda self, partition, offset: False)
 
 
 def commit_without_session(patch: pytest.MonkeyPatch) -> None:
@@ -227,7 +224,7 @@ def isr_changes_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 def parted_logs_stay(patch: pytest.MonkeyPatch) -> None:
     """The leader never tells where logs part, which is looked at when all is quiet."""
-    patch.setattr("tidelog.broker.handlers.fetch._diverging_epoch", lambda partition, item: None)
+    patch.setattr("tidelog.broker.fetch_reading._diverging_epoch", lambda partition, item: None)
 
 
 def delete_what_is_not_named(patch: pytest.MonkeyPatch) -> None:

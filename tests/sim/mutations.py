@@ -104,7 +104,7 @@ def join_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def no_divergence(patch: pytest.MonkeyPatch) -> None:
     """The leader never tells where logs part."""
-    patch.setattr("tidelog.broker.handlers.fetch._diverging_epoch", lambda partition, item: None)
+    patch.setattr("tidelog.broker.fetch_reading._diverging_epoch", lambda partition, item: None)
 
 
 def elect_outside_the_isr(patch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,9 @@ def write_duplicates(patch: pytest.MonkeyPatch) -> None:
 
 def read_past_hw(patch: pytest.MonkeyPatch) -> None:
     """Consumers are given all that is there."""
-    patch.setattr("tidelog.broker.handlers.fetch._Fetch._end", lambda self, partition: partition.log.log_end_offset)
+    patch.setattr(
+        "tidelog.broker.fetch_answer.FetchAnswer.end_of", lambda self, partition: partition.log.log_end_offset
+    )
 
 
 def hw_over_the_smaller_isr(patch: pytest.MonkeyPatch) -> None:
@@ -186,7 +188,8 @@ def diverging_fetches_acknowledge(patch: pytest.MonkeyPatch) -> None:
     hear = _Fetch._hear_follower
 
     def hear_all(self: _Fetch) -> None:
-        self._sources = {item: source._replace(diverges=False) for item, source in self._sources.items()}
+        sources = self._answer.sources
+        self._answer.sources = {item: source._replace(diverges=False) for item, source in sources.items()}
         hear(self)
 
     patch.setattr(_Fetch, "_hear_follower", hear_all)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
 from tests.logkit import FixedClock, batch
+from tidelog.broker.fetch_reading import FetchReading
 from tidelog.broker.fetch_sessions import FetchSession, FetchSessions, PartitionTotal
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.broker.pacing import SLICE
@@ -70,7 +71,7 @@ class Reader:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
     """Every look at a partition that a fetch takes."""
     found: list[TopicPartition] = []
-    read, read_cold = fetch_handler._Fetch._read, fetch_handler._Fetch._read_cold
+    read, read_cold = FetchReading.read, FetchReading.read_cold
 
     def counted(self: Any, item: Any) -> Any:
         found.append(TopicPartition(item.topic, item.index))
@@ -80,8 +81,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[TopicPartition]:
         found.append(TopicPartition(item.topic, item.index))
         return await read_cold(self, item)
 
-    monkeypatch.setattr(fetch_handler._Fetch, "_read", counted)
-    monkeypatch.setattr(fetch_handler._Fetch, "_read_cold", counted_cold)
+    monkeypatch.setattr(FetchReading, "read", counted)
+    monkeypatch.setattr(FetchReading, "read_cold", counted_cold)
     return found
 
 
@@ -593,7 +594,7 @@ class WorkInTurns:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = self._now = 0
-        read, add_answers = fetch_handler._Fetch._read, fetch_handler._Fetch._add_answers
+        read, add_answers = FetchReading.read, FetchReading.add_answers
 
         def counted_read(fetch: Any, item: Any) -> Any:
             self._count(1)
@@ -603,8 +604,8 @@ class WorkInTurns:
             self._count(len(answers))
             add_answers(fetch, topics, answers)
 
-        monkeypatch.setattr(fetch_handler._Fetch, "_read", counted_read)
-        monkeypatch.setattr(fetch_handler._Fetch, "_add_answers", counted_answers)
+        monkeypatch.setattr(FetchReading, "read", counted_read)
+        monkeypatch.setattr(FetchReading, "add_answers", counted_answers)
 
     def _count(self, partitions: int) -> None:
         if not self._now:

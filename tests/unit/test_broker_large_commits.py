@@ -13,6 +13,7 @@ from tests.memberkit import COMMIT, GROUP, commit_request, ready
 from tidelog.broker.group.replies import Reply
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.pacing import SlowLane
+from tidelog.broker.write_path import Written
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode
 from tidelog.groups import Write
@@ -20,7 +21,6 @@ from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection
 from tidelog.records.batch import decode
 from tidelog.records.header import headers
-from tidelog.replication.leader import Leader
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
@@ -183,14 +183,14 @@ def test_commits_that_come_within_a_large_one_stand_behind_it_in_the_log(monkeyp
     small: list[Reply] = []
 
     async def story(kit: Kit) -> None:
-        def with_others_in_between(self: Writes, *given: Any) -> int:
-            end = append(self, *given)
+        def with_others_in_between(self: Writes, records: Any) -> Written:
+            written = append(self, records)
             if len(small) < 2:
                 shard, now_ms = kit.broker.groups.shards[0], kit.broker.groups.now_ms()
                 small.append(Reply())
                 request = commit_of([0, MANY - 1], 1 + len(small))
                 shard.perform(shard.groups.commit_offsets(request, COMMIT, now_ms, small[-1]))
-            return end
+            return written
 
         await _begin(kit, SMALL_BATCHES)
         monkeypatch.setattr(Writes, "_append_records", with_others_in_between)
@@ -253,11 +253,11 @@ def test_a_coordinator_that_ceases_to_lead_within_a_commit_refuses_all_of_it(mon
     appended = []
     append = Writes._append_records
 
-    def until_it_follows(self: Writes, *given: Any) -> int:
-        appended.append(len(given[1]))
+    def until_it_follows(self: Writes, records: Any) -> Written:
+        appended.append(len(records))
         if len(appended) == 4:
             self._partition.follow()
-        return append(self, *given)
+        return append(self, records)
 
     async def story(kit: Kit) -> None:
         await _begin(kit, SMALL_BATCHES)
@@ -282,13 +282,13 @@ def test_a_large_commit_goes_on_when_its_coordinator_begins_a_further_term(monke
     append = Writes._append_records
     paused = []
 
-    def pause(self: Writes, leader: Leader, records: Any) -> int:
-        end = append(self, leader, records)
+    def pause(self: Writes, records: Any) -> Written:
+        written = append(self, records)
         if not paused:
-            paused.append(end)
+            paused.append(written.end_offset)
             self._partition.pause()
-            asyncio.get_running_loop().call_later(1, self._partition.lead, leader)
-        return end
+            asyncio.get_running_loop().call_later(1, self._partition.lead, written.leader)
+        return written
 
     async def story(kit: Kit) -> None:
         await _begin(kit, SMALL_BATCHES)
@@ -306,13 +306,13 @@ def test_a_large_commit_is_not_written_after_its_coordinator_was_replaced(monkey
     append = Writes._append_records
     interrupted = []
 
-    def interrupt(self: Writes, leader: Leader, records: Any) -> int:
-        end = append(self, leader, records)
+    def interrupt(self: Writes, records: Any) -> Written:
+        written = append(self, records)
         if not interrupted:
-            interrupted.append(end)
+            interrupted.append(written.end_offset)
             self._partition.follow()
-            self._partition.lead(leader)
-        return end
+            self._partition.lead(written.leader)
+        return written
 
     async def story(kit: Kit) -> None:
         await _begin(kit, SMALL_BATCHES)

@@ -12,12 +12,11 @@ import pytest
 from tests.brokerkit import Kit, run
 from tests.logkit import batch
 from tidelog.broker.broker import Broker
-from tidelog.broker.handlers.produce import _Commits, _Written
 from tidelog.broker.waiting import AnswerTime, CommitQueue
+from tidelog.broker.write_path import Commits, Written
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.replication.leader import FollowerFetch
-from tidelog.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 
 NONE, NOT_LEADER, TIMED_OUT = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT
 AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -66,13 +65,8 @@ class Produces:
     def _wait(self, offset: int, timeout_ms: int) -> None:
         leader = self.partition.leader
         assert leader is not None
-        written = _Written(self.partition, leader, offset, PartitionProduceResponse())
-
-        def make() -> ProduceResponse:
-            self.answered.append((offset, ErrorCode(written.response.error_code)))
-            return ProduceResponse()
-
-        _Commits([written], timeout_ms, make, self._answer_time).sent_by(lambda make: make() and None)
+        written = Written(self.partition, leader, offset - 1, offset, 0)
+        Commits([written], timeout_ms, lambda: self.answered.append((offset, written.code)), self._answer_time)
 
     @property
     def codes(self) -> list[ErrorCode]:

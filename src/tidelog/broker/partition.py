@@ -13,6 +13,7 @@ from tidelog.broker.watchers import Watchers
 from tidelog.broker.write_rules import WriteRules
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.log import Appended, Log
+from tidelog.log.producers import AppendOrigin
 from tidelog.records.header import BatchHeader
 from tidelog.replication.follower import high_watermark as follower_high_watermark
 from tidelog.replication.leader import FollowerFetch, Leader
@@ -195,12 +196,12 @@ class Partition:
 
     # Append
 
-    def append(self, batch: Buffer, header: BatchHeader) -> Appended:
-        """Write one checked batch as the leader; `advance` moves HW when it may be seen."""
+    def append(self, batch: Buffer, header: BatchHeader, origin: AppendOrigin = AppendOrigin.CLIENT) -> Appended:
+        """Write one checked batch as the leader; `advance` moves HW when it may be seen. See `write_path`."""
         leader = self.leader
         if leader is None or not self.is_current:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self.log.append_as_leader(batch, leader.epoch, header=header)
+        return self.log.append_as_leader(batch, leader.epoch, header=header, origin=origin)
 
     def heard(self, producer_id: ProducerId) -> None:
         """A batch of this producer came and was refused before the log saw it: the producer is at work."""

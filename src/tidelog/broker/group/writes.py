@@ -7,20 +7,19 @@ waits until it is complete. It is settled as one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from tidelog.broker import write_path
 from tidelog.broker.partition import Partition, RequestError
-from tidelog.errors import ErrorCode, StorageError, TidelogError
+from tidelog.broker.write_path import Written
+from tidelog.errors import ErrorCode, TidelogError
 from tidelog.groups import Record, Write
 from tidelog.records.build import build_batch
 from tidelog.records.header import HEADER_SIZE, Codec, read_header
-from tidelog.replication.leader import Leader
-from tidelog.types import Offset
 
 _log = logging.getLogger(__name__)
 
@@ -139,9 +138,8 @@ class Writes:
                 if len(self._unsettled) > 1:
                     self._start_timer(batch)
                 return
-            leader = self._leader()
-            end = self._append_records(leader, records)
-            self._appended(batch, leader, end)
+            self._check_leader()
+            self._appended(batch, self._append_records(records))
         except TidelogError as failure:
             self._failed(batch, failure.code)
         except Exception:
@@ -151,11 +149,11 @@ class Writes:
         """What it is refused for is found before its first part. Only if this broker ceases to lead in between, a part
         of it may stay in the log. The client hears an error then, and commits again at the next coordinator."""
         try:
-            leader, end = self._leader(), 0
+            self._check_leader()
             for part in _parts(records, self._limit()):
-                leader = await self._still_leader()
-                end = self._append_records(leader, part)
-            self._appended(batch, leader, end)
+                await self._lead_again()
+                written = self._append_records(part)
+            self._appended(batch, written)
         except TidelogError as failure:
             self._failed(batch, failure.code)
         except Exception:
@@ -178,24 +176,22 @@ class Writes:
         _log.exception("a write to %s failed unexpectedly", self._partition.name)
         self._failed(batch, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    async def _still_leader(self) -> Leader:
+    async def _lead_again(self) -> None:
         """Other requests have their turn first. Between two terms of this broker, and while its session may be over,
         nothing is appended; the rest of a write waits for that, so that the log has all of it or none."""
         await asyncio.sleep(0)
         while not self._is_over:
-            leader = self._partition.leader
-            if leader is not None and self._partition.is_current:
-                return leader
+            if self._partition.leader is not None and self._partition.is_current:
+                return
             await asyncio.sleep(_LOOK_AGAIN_S)
         raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _appended(self, batch: _Batch, leader: Leader, end: Offset) -> None:
-        partition = self._partition
-        if partition.is_committed(end):
-            batch.code = partition.commit_result(leader)
+    def _appended(self, batch: _Batch, written: Written) -> None:
+        if written.is_committed:
+            batch.code = written.commit_result()
             return
         self._start_timer(batch)
-        partition.when_committed(end, partial(self._settled, batch))
+        written.when_committed(partial(self._settled, batch))
 
     def _start_timer(self, batch: _Batch) -> None:
         if batch.timer is not None:
@@ -213,32 +209,25 @@ class Writes:
             timer.cancel()
         self._behind.clear()
 
-    def _leader(self) -> Leader:
+    def _check_leader(self) -> None:
         leader = self._partition.leader
         if leader is None or self._is_over or not self._partition.is_current:
             raise RequestError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not leader.has_enough_replicas():
             raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        return leader
 
-    def _append_records(self, leader: Leader, records: list[Record]) -> Offset:
-        """Where the log ends with them."""
-        partition, now_ms = self._partition, self._wall_ms()
+    def _append_records(self, records: list[Record]) -> Written:
+        now_ms = self._wall_ms()
         data = build_batch(((now_ms, key, value) for key, value in records), codec=self._settings.codec)
-        partition.append(data, read_header(data))
-        end = partition.log.log_end_offset
-        if partition.log.flush_due:
-            flush = asyncio.ensure_future(self._flush(leader))
+        written = write_path.write(self._partition, data, read_header(data))
+        if written.needs_flush:
+            # If it fails, the log is offline, and whoever waits for the commit is told.
+            flush = asyncio.ensure_future(written.flush())
             self._flushes[flush] = None
             flush.add_done_callback(lambda flush: self._flushes.pop(flush))
         else:
-            partition.advance(leader, end)
-            partition.appended_all()
-        return end
-
-    async def _flush(self, leader: Leader) -> None:
-        with contextlib.suppress(StorageError):  # the log is offline then, and whoever waits for it has been told
-            await self._partition.flush_and_advance(leader)
+            written.tell_readers()
+        return written
 
     # Settling
 

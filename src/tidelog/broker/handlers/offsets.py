@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidelog.broker.dispatch import HangUpError
-from tidelog.broker.handlers.fetch import DEBUGGING_REPLICA
+from tidelog.broker.fetch_answer import DEBUGGING_REPLICA
 from tidelog.broker.pacing import Pace
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.controller.topics import is_internal, kept_names

@@ -7,35 +7,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Awaitable, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tidelog.broker.batch_checks import Looked
 from tidelog.broker.dispatch import InSlices, Later
 from tidelog.broker.handlers.record_errors import RecordErrors
+from tidelog.broker.handlers.refused_produce import add_leaders, refusal, sent
 from tidelog.broker.pacing import SLICE, Pace
-from tidelog.broker.partition import Partition, RequestError
-from tidelog.broker.refusals import PASSING, Sent
-from tidelog.broker.waiting import AnswerTime, Waiter
+from tidelog.broker.partition import RequestError
+from tidelog.broker.write_path import Commits, Written, write
 from tidelog.broker.write_rules import HeavyBatchError, WriteRules, check, codec_of
-from tidelog.controller.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, cut_name, is_valid_name
+from tidelog.controller.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, cut_name
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.log.producers import AppendOrigin, SequenceGapError
 from tidelog.net.channel import Call
-from tidelog.records.header import BatchHeader, Codec
-from tidelog.records.validate import validate
-from tidelog.replication.leader import Leader
-from tidelog.types import NO_TIMESTAMP, Offset, TopicPartition
+from tidelog.records.header import Codec
+from tidelog.types import NO_TIMESTAMP
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    ProduceResponseLeaderIdAndEpoch,
-    ProduceResponseNodeEndpoint,
     TopicProduceData,
     TopicProduceResponse,
 )
@@ -76,31 +71,8 @@ class _Part(NamedTuple):
     answers: list[PartitionProduceResponse]
 
 
-class _Written:
-    """One partition of a produce that was appended: what HW must reach before acks=all is answered."""
-
-    __slots__ = ("leader", "needs_flush", "partition", "required_offset", "response")
-
-    def __init__(
-        self, partition: Partition, leader: Leader, required_offset: Offset, response: PartitionProduceResponse
-    ) -> None:
-        self.partition = partition
-        self.leader = leader
-        """Of the term it was written in: when that is over, what became of it is not known here."""
-        self.required_offset = required_offset
-        self.response = response
-        self.needs_flush = partition.log.flush_due
-        """Until it is on the device, nobody may see it: it could vanish again."""
-
-    @property
-    def is_committed(self) -> bool:
-        return self.partition.is_committed(self.required_offset)
-
-    @property
-    def is_of_a_former_term(self) -> bool:
-        """It may have been cut off since, and HW may pass its offset with another record, so HW is not waited for."""
-        return self.leader is not self.partition.leader
-
+_Writes: TypeAlias = dict[Written, PartitionProduceResponse]
+"""What was appended, with its part of the answer."""
 
 _Answer: TypeAlias = ProduceResponse | Later | Awaitable[ProduceResponse | None] | None
 
@@ -155,7 +127,7 @@ class _Produce:
         "_request",
         "_told",
         "_topics",
-        "_written",
+        "_writes",
         "record_errors",
     )
 
@@ -172,9 +144,9 @@ class _Produce:
         """Or it ended before this one."""
         self.record_errors: RecordErrors | None = None
         """None while no batch was refused."""
-        self._written: list[_Written] = []
+        self._writes: _Writes = {}
         self._told = 0
-        """Of those that were written, how many their partitions have told of."""
+        """Of how many of them the readers have been told."""
         self._must_flush = self._must_wait = False
         self._left, self._end_ns = SLICE, call.taken_ns + _SLICE_NS
 
@@ -262,45 +234,44 @@ class _Produce:
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
             if name in INTERNAL_TOPICS and call.client_id != _ADMIN_CLIENT:
                 raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
-            written = _append(broker, name, topic.topic_id, data, acks, call.version, looked)
-            self._written.append(written)
-            answers.append(written.response)
+            written, response = _append(broker, name, topic.topic_id, data, acks, call.version, looked)
+            self._writes[written] = response
+            answers.append(response)
             self._must_flush = self._must_flush or written.needs_flush
-            self._must_wait = self._must_wait or not written.partition.is_committed(written.required_offset)
+            self._must_wait = self._must_wait or not written.is_committed
         except HeavyBatchError:
             return False
         except TidelogError as failure:
-            response = _refusal(broker, topic, data, failure, call)
-            answers.append(response)
+            refused = refusal(broker, topic, data, failure, call)
+            answers.append(refused)
             if acks != 0:
                 self.record_errors = self.record_errors or RecordErrors(call)
-                self.record_errors.note(response, failure)
+                self.record_errors.note(refused, failure)
         return True
 
     def _tell(self) -> None:
-        for written in self._written[self._told :]:
-            written.partition.appended_all()
-        self._told = len(self._written)
+        for written in islice(self._writes, self._told, None):
+            written.tell_readers()
+        self._told = len(self._writes)
 
     def finish(self) -> _Answer:
         self._tell()
         if self.record_errors is not None:
             self.record_errors.name()
-        broker, call, written, acks = self._broker, self._call, self._written, self._request.acks
+        broker, call, writes, acks = self._broker, self._call, self._writes, self._request.acks
         response, timeout_ms = ProduceResponse(responses=self._topics), self._request.timeout_ms
         if acks == 0:
             _close_on_error(response, call)
         if self._must_flush:
             call.let_go()
-            return _finish_flushed(broker, response, written, _Promise(acks, timeout_ms), call)
+            return _finish_flushed(broker, response, writes, _Promise(acks, timeout_ms), call)
         if acks == 0:
             return None
         if acks == ALL and self._must_wait:
-            time = broker.replicas.answer_time
-            return _Commits(written, timeout_ms, lambda: _finish(broker, response, call), time)
+            return _when_committed(broker, response, writes, timeout_ms, call)
         if acks == 1:
-            for one in written:
-                one.response.error_code = one.partition.written_result(one.leader)
+            for written, answer in writes.items():
+                answer.error_code = written.written_result()
         return _finish(broker, response, call)
 
 
@@ -335,7 +306,7 @@ def _append(
     acks: int,
     version: int,
     looked: Looked | None,
-) -> _Written:
+) -> tuple[Written, PartitionProduceResponse]:
     partition = broker.replicas.leading(topic, data.index)
     leader, rules = partition.leader, partition.rules
     assert leader is not None
@@ -357,68 +328,23 @@ def _append(
     if header.is_transactional:
         raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     try:
-        appended = partition.append(batch, header)
+        written = write(partition, batch, header)
     except SequenceGapError as gap:
         if acks != 0:
-            broker.refusals.check_gap(_sent(topic, topic_id, data.index, header), gap, leader.epoch_start_offset)
+            broker.refusals.check_gap(sent(topic, topic_id, data.index, header), gap, leader.epoch_start_offset)
         elif not gap.is_unknown:
             raise
-        appended = partition.log.append_as_leader(batch, leader.epoch, header=header, origin=AppendOrigin.RETURNING)
+        written = write(partition, batch, header, AppendOrigin.RETURNING)
     if header.producer_id >= 0 and broker.refusals:
-        broker.refusals.taken(_sent(topic, topic_id, data.index, header))
+        broker.refusals.taken(sent(topic, topic_id, data.index, header))
     broker.counts.written(topic, len(batch), header.record_count)
     response = PartitionProduceResponse(
         index=data.index,
-        base_offset=appended.base_offset,
-        log_append_time_ms=appended.max_timestamp if rules.append_time else NO_TIMESTAMP,
+        base_offset=written.base_offset,
+        log_append_time_ms=written.max_timestamp if rules.append_time else NO_TIMESTAMP,
         log_start_offset=partition.log.log_start_offset,
     )
-    written = _Written(partition, leader, appended.last_offset + 1, response)
-    if not written.needs_flush:
-        partition.advance(leader, partition.log.log_end_offset)
-    return written
-
-
-def _sent(topic: str, topic_id: bytes, index: int, header: BatchHeader) -> Sent:
-    """A broker may not know the name of a topic id yet, so a topic is what the client calls it."""
-    called = topic if topic_id == ZERO_UUID else topic_id.hex()
-    return Sent(called, index, header.producer_id, header.producer_epoch, header.base_sequence)
-
-
-def _refusal(
-    broker: Broker, topic: TopicProduceData, data: PartitionProduceData, failure: TidelogError, call: Call
-) -> PartitionProduceResponse:
-    if failure.code in PASSING:
-        _remember(broker, topic, data, failure.code, call)
-    name = topic.name or broker.metadata.name_of(topic.topic_id)
-    is_here = name is not None and TopicPartition(name, data.index) in broker.replicas.partitions
-    broker.counts.refused(name if is_here else None, failure.code)
-    return PartitionProduceResponse(
-        index=data.index,
-        error_code=failure.code,
-        base_offset=-1,
-        error_message=None if str(failure) == failure.code.name else str(failure),
-    )
-
-
-def _remember(broker: Broker, topic: TopicProduceData, data: PartitionProduceData, code: ErrorCode, call: Call) -> None:
-    """What is refused of an idempotent producer and will come again, and that the producer is at work.
-
-    Nothing is kept for a name that no topic can have: it may be long, and no topic of that name will take the batch.
-    """
-    if topic.topic_id == ZERO_UUID and not is_valid_name(topic.name):
-        return
-    try:
-        header = validate(data.records or b"")  # the batch may have been refused before its header was read
-    except TidelogError:
-        return
-    if header.producer_id < 0:
-        return
-    broker.refusals.refused(_sent(topic.name, topic.topic_id, data.index, header), code, call.connection)
-    name = topic.name or broker.metadata.name_of(topic.topic_id)
-    partition = None if name is None else broker.replicas.partitions.get(TopicPartition(name, data.index))
-    if partition is not None:
-        partition.heard(header.producer_id)
+    return written, response
 
 
 def _close_on_error(response: ProduceResponse, call: Call) -> None:
@@ -434,111 +360,40 @@ def _close_on_error(response: ProduceResponse, call: Call) -> None:
 
 
 async def _finish_flushed(
-    broker: Broker, response: ProduceResponse, written: list[_Written], promise: _Promise, call: Call
+    broker: Broker, response: ProduceResponse, writes: _Writes, promise: _Promise, call: Call
 ) -> ProduceResponse | None:
     """flush.messages or flush.ms: what is acknowledged, or seen by anybody, is on the device (S3.3)."""
-    await asyncio.gather(*(_flush(one) for one in written if one.needs_flush))
-    for one in written:
-        if not one.response.error_code:
-            one.response.error_code = one.partition.written_result(one.leader)
+    await asyncio.gather(*(written.flush() for written in writes if written.needs_flush))
+    for written in writes:
+        written.code = written.code or written.written_result()
+    if promise.acks == ALL:
+        await _when_committed(broker, response, writes, promise.timeout_ms, call).wait()
+        return response
+    _tell_codes(writes)
     if promise.acks == 0:
         _close_on_error(response, call)
         return None
-    if promise.acks == ALL:
-        await _Commits(written, promise.timeout_ms, lambda: response, broker.replicas.answer_time).wait()
     return _finish(broker, response, call)
 
 
-async def _flush(one: _Written) -> None:
-    try:
-        await one.partition.flush_and_advance(one.leader)
-    except TidelogError as failure:
-        one.response.error_code = failure.code
+def _when_committed(broker: Broker, response: ProduceResponse, writes: _Writes, timeout_ms: int, call: Call) -> Later:
+    """The answer, when HW has passed all that was written or the time is over."""
+    later = Later()
+
+    def settled() -> None:
+        _tell_codes(writes)
+        later.answer(lambda: _finish(broker, response, call))
+
+    Commits(writes, timeout_ms, settled, broker.replicas.answer_time)
+    return later
 
 
-class _Commits(Later):
-    """A produce in purgatory: until HW has passed all that it wrote, or its time is over (S7.2)."""
-
-    __slots__ = ("_answer_time", "_left", "_make", "_timer")
-
-    def __init__(
-        self,
-        written: Sequence[_Written],
-        timeout_ms: int,
-        make: Callable[[], ProduceResponse],
-        answer_time: AnswerTime,
-    ) -> None:
-        super().__init__()
-        self._make: Callable[[], ProduceResponse] | None = make
-        """None when it is answered."""
-        self._answer_time = answer_time
-        self._left: dict[_Written, Waiter] = {}
-        for one in written:
-            if one.response.error_code:
-                continue
-            if one.is_committed or one.is_of_a_former_term:
-                one.response.error_code = one.partition.commit_result(one.leader)
-            else:
-                self._left[one] = one.partition.when_committed(one.required_offset, partial(self._settled, one))
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(timeout_ms / 1000 if self._left else 0, self._too_late)
-
-    def _settled(self, one: _Written, code: ErrorCode) -> None:
-        del self._left[one]
-        one.response.error_code = code
-        if not self._left:
-            self._timer.cancel()
-            self._finish()
-
-    def _too_late(self) -> None:
-        """The flush may already have completed the write; then it is answered here.
-
-        If the time of very many is over at once, some are answered in later turns of the loop. HW may have passed one
-        that was to be answered in a later turn, so that is asked once more.
-        """
-        if self._make is None:
-            return
-        if self._answer_time.is_over():
-            self._answer_time.put_off(self._too_late)
-            return
-        for one, waiter in self._left.items():
-            waiter.forget()
-            is_known = one.is_committed and not one.is_of_a_former_term
-            one.response.error_code = (
-                one.partition.commit_result(one.leader) if is_known else ErrorCode.REQUEST_TIMED_OUT
-            )
-        self._left.clear()
-        self._finish()
-
-    def _finish(self) -> None:
-        make, self._make = self._make, None
-        assert make is not None, "a produce is answered once"
-        self.answer(make)
+def _tell_codes(writes: _Writes) -> None:
+    for written, response in writes.items():
+        response.error_code = written.code
 
 
 def _finish(broker: Broker, response: ProduceResponse, call: Call) -> ProduceResponse:
     if call.version >= _LEADER_HINTS:
-        _add_leaders(broker, response, call)
+        add_leaders(broker, response, call)
     return response
-
-
-def _add_leaders(broker: Broker, response: ProduceResponse, call: Call) -> None:
-    """Where to go instead, for partitions that have another leader (KIP-951)."""
-    hints: dict[int, ProduceResponseNodeEndpoint] = {}
-    for topic in response.responses:
-        for partition in topic.partition_responses:
-            if partition.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                continue
-            name = topic.name or broker.metadata.name_of(topic.topic_id) or ""
-            leader = broker.metadata.leader_at(name, partition.index, call.listener)
-            if leader is not None:
-                partition.current_leader = ProduceResponseLeaderIdAndEpoch(
-                    leader_id=leader.broker.id, leader_epoch=leader.epoch
-                )
-                hints[leader.broker.id] = ProduceResponseNodeEndpoint(
-                    node_id=leader.broker.id,
-                    host=leader.endpoint.host,
-                    port=leader.endpoint.port,
-                    rack=leader.broker.rack,
-                )
-    response.node_endpoints = list(hints.values())
