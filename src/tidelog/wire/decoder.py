@@ -530,6 +530,19 @@ class Struct(Codec):
     @cython.cfunc
     @cython.exceptval(-1)
     def read_tags(self, r: Reader, message: object) -> cython.int:
+        if r.pos < r.end and r.data[r.pos] == 0:
+            r.pos += 1  # there are none, as in most structs
+        else:
+            self.read_present_tags(r, message)
+        for each in self.tags:
+            slot: Slot = cython.cast(Slot, each)
+            if not slot.is_set(message):
+                slot.set_default(message)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def read_present_tags(self, r: Reader, message: object) -> cython.int:
         count: cython.longlong = r.uvarint()
         if count > _MAX_TAGS:
             r.need(2 * count)
@@ -554,10 +567,6 @@ class Struct(Codec):
                 raise MalformedError(f"tag {tag} takes {r.pos - end + size} bytes where {size} were announced")
         if unknown is not None:
             self.unknown.set(message, tuple(sorted(unknown.items())))
-        for each in self.tags:
-            slot = cython.cast(Slot, each)
-            if not slot.is_set(message):
-                slot.set_default(message)
         return 0
 
     @cython.cfunc

@@ -586,19 +586,28 @@ class Struct(Codec):
     @cython.cfunc
     @cython.exceptval(-1)
     def write_tags(self, w: Writer, message: object) -> cython.int:
-        count: cython.Py_ssize_t = 0
+        unknown: tuple = self.unknown.get(message) if self.unknown.is_set(message) else ()
+        count: cython.Py_ssize_t = len(unknown)
         for each in self.tags:
             slot: Slot = cython.cast(Slot, each)
             if not slot.has_default(message):
                 count += 1
-        unknown: tuple = self.unknown.get(message) if self.unknown.is_set(message) else ()
-        w.uvarint(count + len(unknown))
-        if count == 0 and len(unknown) == 0:
-            return 0
+        if count > 0:
+            return self.write_present_tags(w, message, count, unknown)
+        if w.pos == w.capacity:
+            w.grow(1)
+        w.data[w.pos] = 0  # there are none, as in most structs
+        w.pos += 1
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def write_present_tags(self, w: Writer, message: object, count: cython.Py_ssize_t, unknown: tuple) -> cython.int:
+        w.uvarint(count)
         rest: list = list(unknown)
         gather: cython.bint = w.gather
         for each in self.tags:
-            slot = cython.cast(Slot, each)
+            slot: Slot = cython.cast(Slot, each)
             if slot.has_default(message):
                 continue
             while rest and rest[0][0] < slot.tag:
