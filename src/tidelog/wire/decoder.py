@@ -600,6 +600,7 @@ class NullableStruct(Codec):
 
 
 @cython.final
+@cython.freelist(8)  # one is made for each deep struct, and for each of its arrays
 @cython.cclass
 class Frame:
     """A struct or an array of which not all is read yet, and the frame around it."""

@@ -682,6 +682,7 @@ def encode_frame(header_plan: Struct, header: Any, plan: Struct, message: Any) -
 
 
 @cython.final
+@cython.freelist(8)  # one is made for each deep struct, and for each of its arrays
 @cython.cclass
 class Frame:
     """A struct or an array of which not all is written yet, and the frame around it."""
