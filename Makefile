@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 COMPILED_SOURCES := $(wildcard src/tidelog/records/*.py src/tidelog/records/*.pxd) \
 	src/tidelog/net/buffers.py \
-	src/tidelog/wire/decoder.py src/tidelog/wire/encoder.py src/tidelog/wire/capi.pxd
+	$(wildcard src/tidelog/wire/*coder/*.py src/tidelog/wire/*coder/*.pxd) src/tidelog/wire/capi.pxd
 
 # What runs in one process shares the cores; a system test, which starts processes and measures time, has them alone.
 define pytest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -71,14 +72,31 @@ def structs_in(message: type[Message]) -> Iterator[type[Message]]:
             yield from structs_in(kind.message)
 
 
+PARTS = ("values", "structs", "run")
+"""The compiled modules of a decoder or encoder, each built on those before it."""
+
+
 @cache
 def plain(name: str) -> ModuleType:
     """The decoder's or encoder's source, run as Python whether or not a compiled one is there."""
-    source = Path(plan.__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"tidelog.wire.plain_{name}", source)
+    package = f"tidelog.wire.{name}"
+    folder = Path(plan.__file__).with_name(name)
+    saved = {name: sys.modules[name] for name in (package, *(f"{package}.{part}" for part in PARTS))}
+    try:
+        parts = {part: _load_source(f"{package}.{part}", folder / f"{part}.py") for part in PARTS}
+        engine = _load_source(package, folder / "__init__.py")
+        vars(engine).update(parts)
+        return engine
+    finally:
+        sys.modules.update(saved)
+
+
+def _load_source(name: str, source: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that those loaded after it build on it
     spec.loader.exec_module(module)
     return module
 

@@ -19,7 +19,7 @@ COMPILED = cython.compiled
 _NUMBERS = {4: struct.Struct("=i"), 8: struct.Struct("=q")}
 
 
-@cython.no_gc  # see tidelog.wire.decoder.Reader
+@cython.no_gc  # see tidelog.wire.decoder.values.Reader
 @cython.final
 @cython.cclass
 class ArrowBuffer:

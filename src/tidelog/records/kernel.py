@@ -68,7 +68,7 @@ class Record:
         )
 
 
-@cython.no_gc  # see tidelog.wire.decoder.Reader
+@cython.no_gc  # see tidelog.wire.decoder.values.Reader
 @cython.final
 @cython.cclass
 class Cursor:

@@ -1,0 +1,13 @@
+from typing import Any
+
+from tidelog.wire.decoder.values import Codec
+
+class Slot:
+    def __init__(self, member: Any, name: str, codec: Codec | None, tag: int, default: Any) -> None: ...
+
+class Struct(Codec):
+    def __init__(self, cls: type, version: int, flexible: bool) -> None: ...
+    def fill(self, present: list[Slot], tags: list[Slot], absent: list[Slot], needed: list[Slot]) -> None: ...
+
+class NullableStruct(Codec):
+    def __init__(self, struct: Struct) -> None: ...
