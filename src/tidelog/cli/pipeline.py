@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import DEFAULT_BOOTSTRAP, checked_bootstrap, run_until_interrupted
+from tidelog.cli.cluster import (
+    DEFAULT_BOOTSTRAP,
+    checked_bootstrap,
+    given_timeout_s,
+    on_cluster,
+    run_until_interrupted,
+    timeout_option,
+)
 from tidelog.cli.commands import interruptible
 from tidelog.cli.output import json_option, print_json, print_rows
-from tidelog.client.addresses import parse_bootstrap
+from tidelog.client.addresses import Address, parse_bootstrap
 from tidelog.errors import TidelogError
 from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
+    from tidelog.client.cluster import Cluster
     from tidelog.pipeline.checkpoints import FlowCheckpoint
     from tidelog.pipeline.project import Project
     from tidelog.types import Offset, TopicPartition
 
 _PER_SECOND = 4
 _INTERRUPTED = 130
-_PATIENCE_MS = 10_000
+_PATIENCE_S = 10
 """For brokers, where they are not what it is about: what the journal and the checkpoints know is shown without them."""
 
 
@@ -68,6 +77,7 @@ master_option = click.option(
     metavar="URL",
     help="Where Spark runs: local[N] on this machine, spark://HOST:PORT on a cluster.",
 )
+end_option = timeout_option("End it after so long. What it has processed until then stays processed.")
 here_option = bootstrap_option(help="A broker; by default what the project's spec says.")
 
 
@@ -92,6 +102,7 @@ def init(name: str, bootstrap: str) -> None:
 @spec_option
 @master_option
 @here_option
+@end_option
 @click.option("--full-refresh", multiple=True, metavar="TABLE", help="Compute this table anew; repeatable.")
 @click.option("--full-refresh-all", is_flag=True, help="Compute all tables anew.")
 def run(
@@ -107,6 +118,7 @@ def run(
 @spec_option
 @master_option
 @here_option
+@end_option
 def dry_run(spec: Path | None, master: str, bootstrap: str | None) -> None:
     """Let Spark check the project, its tables, columns and options, without reading or writing anything."""
     _run(spec, master, bootstrap, dry=True)
@@ -116,6 +128,7 @@ def dry_run(spec: Path | None, master: str, bootstrap: str | None) -> None:
 @command.command()
 @spec_option
 @here_option
+@timeout_option("How long the brokers are asked for the lag. Without it 10 s.")
 @json_option
 def status(spec: Path | None, bootstrap: str | None, as_json: bool) -> None:
     """Show what the last run did, or the present one does, and how far its streams are behind the topics now."""
@@ -161,8 +174,38 @@ def _told() -> Iterator[None]:
         yield
     except TidelogError as failure:
         raise click.ClickException(str(failure)) from failure
+    except _TimeIsOverError as over:
+        raise click.ClickException(f"not done after {over.after_s:g} s") from None
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
+
+
+class _TimeIsOverError(BaseException):
+    """Like KeyboardInterrupt no Exception: what Spark's client catches goes on."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__(after_s)
+        self.after_s = after_s
+
+
+@contextlib.contextmanager
+def _within(timeout_s: float | None) -> Iterator[None]:
+    """Interrupt what takes longer, as Ctrl-C would: Spark is ended in order."""
+
+    def interrupt(number: int, frame: object) -> None:
+        assert timeout_s is not None
+        raise _TimeIsOverError(timeout_s)
+
+    if timeout_s is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _project(spec: Path | None, bootstrap: str | None) -> Project:
@@ -189,12 +232,14 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
     from tidelog.pipeline.running import run_pipeline
     from tidelog.pipeline.starting import spark_connect
 
-    with _told():
+    with _told(), _within(given_timeout_s()):
         check_needs()
         project = _project(spec, bootstrap)
         console = Console()
         if not console.is_terminal:
             console.width = WIDTH_WITHOUT_TERMINAL
+        if not dry:
+            _meet_brokers(project)
         with contextlib.ExitStack() as stack:
             with console.status(f"locking pipeline {project.name}"):
                 held = [stack.enter_context(locked(path, project.name)) for path in project.locks]
@@ -207,6 +252,26 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
                 run_pipeline(project, session, master, on_change=lambda seen: live.update(run_table(seen)), **refresh)
 
 
+def _bootstrap_of(project: Project) -> list[Address]:
+    from tidelog.pipeline.project import BOOTSTRAP
+
+    try:
+        return parse_bootstrap(project.configuration.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
+    except ValueError as failure:
+        raise PipelineError(f"{BOOTSTRAP} in {project.spec}: {failure}") from failure
+
+
+def _meet_brokers(project: Project) -> None:
+    """Brokers that are away are told here, and at once; Spark would wait a minute and say less."""
+    from tidelog.pipeline.project import BOOTSTRAP
+
+    async def met(cluster: Cluster) -> None:
+        pass
+
+    if BOOTSTRAP in project.configuration:
+        on_cluster(_bootstrap_of(project), met)
+
+
 def _ends(project: Project, positions: list[FlowCheckpoint]) -> dict[TopicPartition, Offset]:
     """Of the partitions that still exist; TidelogError, soon, if the brokers do not tell."""
     from tidelog.client.cluster import Cluster
@@ -214,20 +279,17 @@ def _ends(project: Project, positions: list[FlowCheckpoint]) -> dict[TopicPartit
     from tidelog.client.offsets import LATEST, list_offsets
     from tidelog.client.settings import ClientSettings
     from tidelog.host.clock import system_random
-    from tidelog.pipeline.project import BOOTSTRAP
 
     wanted = sorted({partition for position in positions for partition in position.offsets})
     if not wanted:
         return {}
+    patience_ms = round((given_timeout_s() or _PATIENCE_S) * 1000)
     patience = ClientSettings(
-        request_timeout_ms=_PATIENCE_MS,
-        default_api_timeout_ms=_PATIENCE_MS,
-        socket_connection_setup_timeout_ms=_PATIENCE_MS,
+        request_timeout_ms=patience_ms,
+        default_api_timeout_ms=patience_ms,
+        socket_connection_setup_timeout_ms=patience_ms,
     )
-    try:
-        bootstrap = parse_bootstrap(project.configuration.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
-    except ValueError as failure:
-        raise PipelineError(f"{BOOTSTRAP} in {project.spec}: {failure}") from failure
+    bootstrap = _bootstrap_of(project)
 
     async def ask() -> dict[TopicPartition, Offset]:
         async with await Cluster.open(bootstrap, random=system_random(), settings=patience) as cluster:
