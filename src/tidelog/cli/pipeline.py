@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import DEFAULT_BOOTSTRAP, checked_bootstrap, run_until_interrupted
 from tidelog.cli.commands import interruptible
+from tidelog.cli.on_cluster import DEFAULT_BOOTSTRAP, checked_bootstrap, run_until_interrupted
 from tidelog.cli.output import json_option, print_json, print_rows
 from tidelog.client.addresses import parse_bootstrap
 from tidelog.errors import TidelogError

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, given_timeout_s, key_values, on_cluster, timeout_option
 from tidelog.cli.commands import INT32
 from tidelog.cli.completion import topic_names
+from tidelog.cli.on_cluster import bootstrap_option, given_timeout_s, key_values, on_cluster, timeout_option
 from tidelog.cli.waiting import Ends
 
 if TYPE_CHECKING:
