@@ -69,7 +69,7 @@ async def stale_directory(scene: Scene) -> None:
 
     if number == 0:
         return
-    faults = DirectoryFaults(cluster, chance, scene.faults, leave_it_alone)
+    faults = DirectoryFaults(scene.power, leave_it_alone)
     doing = asyncio.ensure_future(faults.known[chance.choice(DIRECTORY_FAULTS)](number))
     while not doing.done() or killed:
         if await scene.until(lambda: killed or doing.done(), _ALONE_S[1]) and killed:
