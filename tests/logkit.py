@@ -20,7 +20,7 @@ SMALL = LogConfig(segment_bytes=500, index_interval_bytes=200, file_delete_delay
 """Segments of a handful of batches, so that a short test rolls often."""
 
 
-class FixedClock:
+class FixedClock(Clock):
     """A clock that a test moves by hand."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:

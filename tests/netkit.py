@@ -33,7 +33,7 @@ _SIZE = struct.Struct(">i")
 _RECEIVE_BUFFER_BYTES = 256 * 1024
 
 
-class LoopClock:
+class LoopClock(Clock):
     """The running loop's own time: virtual where that is."""
 
     def wall_ms(self) -> int:

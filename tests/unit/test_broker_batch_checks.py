@@ -256,7 +256,7 @@ def test_a_request_that_takes_long_gives_the_loop_back_between_its_batches() -> 
     run(story)
 
 
-class Ticking:
+class Ticking(Clock):
     """A clock by which every look at it takes two milliseconds."""
 
     def __init__(self, clock: Clock) -> None:

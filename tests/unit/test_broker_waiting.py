@@ -16,6 +16,7 @@ from tidelog.broker.handlers.produce import _Commits, _Written
 from tidelog.broker.waiting import AnswerTime, CommitQueue
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
+from tidelog.ports import Clock
 from tidelog.replication.leader import FollowerFetch
 from tidelog.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 
@@ -24,7 +25,7 @@ AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 MANY = 200
 
 
-class SlowClock:
+class SlowClock(Clock):
     """Each look at it takes 2 ms, so that 5 ms are over after 48 answers."""
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ from tidelog.client.errors import BrokerError
 from tidelog.client.partitioner import partition_of_key
 from tidelog.client.produce import Producer
 from tidelog.errors import ErrorCode
+from tidelog.ports import Clock
 from tidelog.records.batch import decode
 from tidelog.records.kernel import Record
 from tidelog.spark.errors import OptionError
@@ -35,7 +36,7 @@ NOW_MS = 1_700_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-class _Clock:
+class _Clock(Clock):
     def wall_ms(self) -> int:
         return NOW_MS
 

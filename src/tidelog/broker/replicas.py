@@ -300,7 +300,7 @@ class Replicas:
                 log.log_end_offset,
                 log.high_watermark,
                 alive=self._alive(),
-                now_ms=self._clock.monotonic_ns() // 1_000_000,
+                now_ms=self._clock.monotonic_ms(),
                 max_lag_ms=self._max_lag_ms(),
                 min_insync_replicas=partition.rules.min_insync_replicas,
                 elr=elr_of(state),
@@ -445,7 +445,7 @@ class Replicas:
 
     def follower_seen(self, follower: BrokerId) -> None:
         """It fetches, whatever it asked for."""
-        self.followers_seen[follower] = self._clock.monotonic_ns() // 1_000_000
+        self.followers_seen[follower] = self._clock.monotonic_ms()
 
     def lag(self, partition: Partition) -> int:
         """How far a copy here is behind what its leader last said is committed, or 0 if it leads."""

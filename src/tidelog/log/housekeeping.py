@@ -104,7 +104,7 @@ class Housekeeping:
 
     async def expire_producers(self) -> None:
         for log in self._logs():
-            now_ms = log.clock.monotonic_ns() // 1_000_000
+            now_ms = log.clock.monotonic_ms()
             log.producers.remove_expired(now_ms)
 
     async def clean_dirtiest(self) -> bool:

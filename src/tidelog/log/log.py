@@ -191,7 +191,7 @@ class Log:
             )
         base_offset, now_ms = self.log_end_offset, 0
         if header.producer_id >= 0:
-            now_ms = self.clock.monotonic_ns() // 1_000_000
+            now_ms = self.clock.monotonic_ms()
             if header.is_control:
                 self._check_marker(batch, header, origin)
             elif (known := self.producers.check(header, now_ms, origin, self._admit)) is not None:
@@ -229,7 +229,7 @@ class Log:
         try:
             segment = self._segment_for(batches[0], batches[-1].last_offset, len(buffer))
             position = start = segment.write((buffer,), len(buffer))
-            now_ms = self.clock.monotonic_ns() // 1_000_000
+            now_ms = self.clock.monotonic_ms()
             for header in batches:
                 epoch = header.partition_leader_epoch
                 self._note(segment, header, header.base_offset, epoch, position, buffer, position - start, now_ms)
@@ -336,7 +336,7 @@ class Log:
         old.complete_time_index()
         saves = self._saves()
         self.segments.add(new)
-        producers, now_ms = self.producers.facts(), self.clock.monotonic_ns() // 1_000_000
+        producers, now_ms = self.producers.facts(), self.clock.monotonic_ms()
 
         def seal() -> None:
             for save in saves:
@@ -535,7 +535,7 @@ class Log:
             self.segments.active.complete_time_index()
             await self.flush()
             end, producers = self.log_end_offset, self.producers.facts()
-            segments, now_ms = list(self.segments), self.clock.monotonic_ns() // 1_000_000
+            segments, now_ms = list(self.segments), self.clock.monotonic_ms()
 
             def finish() -> None:
                 self.snapshots.write(end, to_entries(producers, now_ms))

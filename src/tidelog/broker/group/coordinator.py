@@ -50,7 +50,7 @@ class GroupCoordinator:
         )
         self._said = Said()
         self._clock = broker.clock
-        self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
+        self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
         self._retention: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
         """Has groups forget what they committed for deleted topics."""
@@ -62,7 +62,7 @@ class GroupCoordinator:
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 that never go back: sessions must not end because somebody set the clock."""
-        return self._epoch_ms + self._clock.monotonic_ns() // 1_000_000
+        return self._epoch_ms + self._clock.monotonic_ms()
 
     # Which partitions
 
