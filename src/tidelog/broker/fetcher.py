@@ -7,10 +7,10 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
-from tidelog.broker.copying import NOT_ASKED, Copying, Repairs, begins_within
+from tidelog.broker.copying import NOT_ASKED, Connect, Copying, Repairs, begins_within
 from tidelog.broker.fetcher_settings import LASTING, FetcherSettings
 from tidelog.broker.moved_starts import MovedStarts
 from tidelog.broker.partition import Partition
@@ -55,8 +55,6 @@ _SESSION_LOST = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-
-Connect: TypeAlias = Callable[[BrokerId], Coroutine[Any, Any, Connection]]
 
 _Item: TypeAlias = tuple[TopicPartition, bytes]
 """A partition in a fetch session, with its topic id: a topic that was deleted and made anew is another one."""
@@ -103,7 +101,7 @@ class Fetcher:
         self._requests = 0
         self._connection: Connection | None = None
         self._version = _VERSIONS.last
-        self._repairs = Repairs(own, lambda: connect(leader), settings.timeout_ms)
+        self._repairs = Repairs(leader, own, connect, settings.timeout_ms)
         self._rests_said = Said()
         self._resting: dict[int, list[Copying]] = {}
         """By the turn in which they go on."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from tidelog import __version__
-from tidelog.broker.control.channel import Connect
+from tidelog.broker.control.channel import OpenConnection
 from tidelog.controller.image import Endpoint
 from tidelog.errors import TidelogError
 from tidelog.net.calling import ConnectionClosedError, RequestTimedOutError
@@ -47,7 +47,7 @@ Others: TypeAlias = Mapping[BrokerId, Endpoint]
 class Reach:
     """What a broker knows of its way to the others. It outlives the broker's terms as controller."""
 
-    def __init__(self, broker_id: BrokerId, connect: Connect, isolation_timeout_ms: int) -> None:
+    def __init__(self, broker_id: BrokerId, connect: OpenConnection, isolation_timeout_ms: int) -> None:
         self.is_isolated = False
         """No other broker answers. It stays so after the resignation, until one answers."""
         self._broker_id = broker_id

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from tidelog.broker.control.channel import Answered, BrokerChannel, Connect, connect_to_broker
+from tidelog.broker.control.channel import Answered, BrokerChannel, OpenConnection, connect_to_broker
 from tidelog.broker.control.election import Lost, Won, run_for_controller
 from tidelog.broker.control.faults import Complaints
 from tidelog.broker.control.reach import Others, Reach
@@ -105,7 +105,7 @@ class ControllerShell:
         broker_id: BrokerId,
         clock: Clock,
         settings: ControlSettings,
-        connect: Connect = connect_to_broker,
+        connect: OpenConnection = connect_to_broker,
     ) -> None:
         self.broker_id = broker_id
         self.controller_id: BrokerId | None = None
