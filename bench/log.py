@@ -276,7 +276,7 @@ async def _append_latencies(directory: str) -> tuple[float, float, float]:
     plan = await plan_cleaning(dirty, 0)
     before = await _paced_appends(busy, lambda count: count >= 3000)
     start = time.perf_counter()
-    cleaning = asyncio.ensure_future(clean(dirty, plan, random.SystemRandom()))
+    cleaning = asyncio.create_task(clean(dirty, plan, random.SystemRandom()))
     during = await _paced_appends(busy, lambda count: cleaning.done())
     assert cleaning.result() is not None
     took = time.perf_counter() - start

@@ -244,7 +244,7 @@ class Broker:
         await self._hear_of_the_cluster()
         self.storage.start_housekeeping()
         self.groups.start()
-        self._isr_check = asyncio.ensure_future(self._check_isrs())
+        self._isr_check = asyncio.create_task(self._check_isrs())
         self.state = BrokerState.RUNNING
 
     async def _check_isrs(self) -> None:
@@ -398,7 +398,7 @@ class Broker:
             self.controller.config_changed()
         self._applying = applying = self._apply_topic_configs()
         if next(applying, True) is None:
-            asyncio.ensure_future(self._go_on(applying))  # noqa: RUF006 - it ends by itself
+            asyncio.create_task(self._go_on(applying))  # noqa: RUF006 - it ends by itself
 
     def _apply_topic_configs(self) -> Iterator[None]:
         """What each topic inherits, in slices. A topic whose turn comes later gets what holds then."""
@@ -445,7 +445,7 @@ class Broker:
         self._end_life()
         if not self._is_joining:
             self._is_joining = True
-            self._rejoining = asyncio.ensure_future(self._rejoin())
+            self._rejoining = asyncio.create_task(self._rejoin())
 
     def _end_life(self) -> None:
         self.epoch = NO_EPOCH

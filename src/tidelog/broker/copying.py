@@ -211,7 +211,7 @@ async def _answer(one: Copying, question: Coroutine[Any, Any, T]) -> T:
     if one.is_unwanted:
         question.close()
         raise _not_copied(one)
-    asking = asyncio.ensure_future(question)
+    asking = asyncio.create_task(question)
     one.asking = asking
     try:
         return await asking

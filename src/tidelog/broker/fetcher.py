@@ -110,7 +110,7 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._told_epoch = NO_EPOCH
         """The life of this broker in which the leader was last asked."""
-        self._task = asyncio.ensure_future(self._run())
+        self._task = asyncio.create_task(self._run())
 
     # Which partitions
 
@@ -444,7 +444,7 @@ class Fetcher:
                 one.asked_offset = NOT_ASKED
                 self._changed.pop(one.partition.name, None)
                 self._flushing[_item(one.partition)] = None
-            flush = asyncio.ensure_future(self._flush(group))
+            flush = asyncio.create_task(self._flush(group))
             for one in group:
                 one.repair = flush
 
@@ -486,7 +486,7 @@ class Fetcher:
 
     def _start_repair(self, one: Copying, steps: Awaitable[None]) -> None:
         self._set_aside(one)
-        one.repair = asyncio.ensure_future(self._repair(one, steps))
+        one.repair = asyncio.create_task(self._repair(one, steps))
 
     async def _repair(self, one: Copying, steps: Awaitable[None]) -> None:
         try:

@@ -106,7 +106,7 @@ class IsrChanges:
         leader.isr_asked_for(isr)
         self._proposals[partition.name] = self._proposal(partition, leader, isr)
         if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._run())
+            self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         self._proposals.clear()

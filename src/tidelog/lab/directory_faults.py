@@ -7,7 +7,8 @@ does, so the budget for power losses counts them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from tidelog.controller import nodes
 from tidelog.coordination.port import Create, Delete, NodeExistsError, NoNodeError, Op
@@ -33,7 +34,7 @@ class DirectoryFaults:
         self._power = power
         self._cluster = means.cluster
         self._chance = means.chance
-        self.known: dict[str, Callable[[int], Awaitable[None]]] = {
+        self.known: dict[str, Callable[[int], Coroutine[Any, Any, None]]] = {
             "left out directory": self.leave_out,
             "put back directory": self.put_back,
             "failed start": self.fail_to_start,

@@ -79,7 +79,7 @@ class Storms:
         await self._means.pause(3)
         await self._means.a_moment(leader, 1.0)
         self._cluster[leader].kill()
-        again = asyncio.ensure_future(self._means.start_again(leader))
+        again = asyncio.create_task(self._means.start_again(leader))
         following = await self._means.next_leader(self._chance.choice(self._partitions), leader)
         await self._means.pause(1.0, 0)
         killed = dict[int, None]()

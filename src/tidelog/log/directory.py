@@ -254,7 +254,7 @@ class LogDirectory:
             return log
         creating = self._creating.get(partition)
         if creating is None:
-            creating = self._creating[partition] = asyncio.ensure_future(self._create(partition, topic_id))
+            creating = self._creating[partition] = asyncio.create_task(self._create(partition, topic_id))
             creating.add_done_callback(lambda _: self._creating.pop(partition))
         return await asyncio.shield(creating)
 
@@ -280,7 +280,7 @@ class LogDirectory:
         if (creating := self._creating.get(partition)) is not None:
             await asyncio.shield(creating)
         log = self._leaving[partition] = self.logs.pop(partition)
-        deleting = self._deleting[partition] = asyncio.ensure_future(self._delete(partition, log))
+        deleting = self._deleting[partition] = asyncio.create_task(self._delete(partition, log))
         deleting.add_done_callback(lambda _: self._deleting.pop(partition))
         await asyncio.shield(deleting)
 
@@ -326,7 +326,7 @@ class LogDirectory:
         if (creating := self._creating.get(partition)) is not None:
             await asyncio.shield(creating)
         log = self._leaving[partition] = self.logs.pop(partition)
-        moving = asyncio.ensure_future(self._set_aside(partition, log))
+        moving = asyncio.create_task(self._set_aside(partition, log))
         self._deleting[partition] = moving
         moving.add_done_callback(lambda _: self._deleting.pop(partition))
         return await asyncio.shield(moving)
@@ -388,7 +388,7 @@ class LogDirectory:
         Those who ask while one is being written share the next one.
         """
         if self._next_checkpoint is None:
-            self._next_checkpoint = asyncio.ensure_future(self._write_checkpoints())
+            self._next_checkpoint = asyncio.create_task(self._write_checkpoints())
         await asyncio.shield(self._next_checkpoint)
 
     async def _write_checkpoints(self) -> None:
@@ -461,7 +461,7 @@ class LogDirectory:
             _log.error("log directory %s is offline: %s", self.path, failure)
             self._on_offline(failure)
         if self._marking is None and isinstance(failure, SyncError):
-            self._marking = asyncio.ensure_future(self._mark_suspect())
+            self._marking = asyncio.create_task(self._mark_suspect())
 
     async def _mark_suspect(self) -> None:
         is_marked = await self._disk.submit(self.path, lambda: mark_suspect(self._disk, self.path, self._others))

@@ -63,7 +63,7 @@ class Housekeeping:
             (self.clean_dirtiest, lambda: self.intervals.cleaner_backoff_ms),
             (self.expire_producers, lambda: self.intervals.producer_expiration_check_ms),
         ):
-            self._tasks.append(asyncio.ensure_future(self._repeat(work, interval_ms)))
+            self._tasks.append(asyncio.create_task(self._repeat(work, interval_ms)))
 
     async def stop(self) -> None:
         for task in self._tasks:

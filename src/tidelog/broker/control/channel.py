@@ -71,7 +71,7 @@ class BrokerChannel:
         self._queue: deque[Message] = deque()
         self._filled = asyncio.Event()
         self._connection: Calling | None = None
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"controller to broker {broker.id}")
+        self._task = asyncio.create_task(self._run(), name=f"controller to broker {broker.id}")
 
     @property
     def queued(self) -> int:

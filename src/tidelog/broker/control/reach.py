@@ -65,9 +65,7 @@ class Reach:
         """Ask in rounds from now on, and call `isolated` once when no broker has answered for too long."""
         self.stop()
         self.is_isolated = False
-        self._task = asyncio.get_running_loop().create_task(
-            self._watch(others, isolated), name=f"reach of controller {self._broker_id}"
-        )
+        self._task = asyncio.create_task(self._watch(others, isolated), name=f"reach of controller {self._broker_id}")
 
     def stop(self) -> None:
         if self._task is not None:

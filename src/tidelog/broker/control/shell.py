@@ -158,7 +158,7 @@ class ControllerShell:
         assert self._task is None, "started twice"
         self._session = session
         session.listen(lambda state: self._session_changed(session, state))
-        self._task = asyncio.get_running_loop().create_task(self._run(session), name=f"controller {self.broker_id}")
+        self._task = asyncio.create_task(self._run(session), name=f"controller {self.broker_id}")
 
     async def stop(self, why: str = "the broker stops") -> None:
         """Give the office up, so that others need not wait for the end of the session."""

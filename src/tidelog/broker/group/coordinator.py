@@ -67,7 +67,7 @@ class GroupCoordinator:
     # Which partitions
 
     def start(self) -> None:
-        self._retention = asyncio.ensure_future(self._expire_offsets())
+        self._retention = asyncio.create_task(self._expire_offsets())
 
     def role_changed(self, partition: Partition) -> None:
         """A replica began to lead, or ceased to. In a further term of this broker what is loaded is still right."""
@@ -93,7 +93,7 @@ class GroupCoordinator:
     def forget_deleted_topics(self) -> None:
         """Begin to forget what is left to be forgotten, if that is not under way."""
         if self._has_deleted_topics and (self._forgetting is None or self._forgetting.done()):
-            self._forgetting = asyncio.ensure_future(self._forget_deleted_in_slices())
+            self._forgetting = asyncio.create_task(self._forget_deleted_in_slices())
 
     @contextmanager
     def deletions_seen(self) -> Iterator[list[Collection[str]]]:

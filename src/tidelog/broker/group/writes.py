@@ -105,7 +105,7 @@ class Writes:
             if is_large:
                 self._gathered[:0] = [write for chunk, _ in chunks for write in chunk]
                 self._start_timer(batch)
-                self._large = asyncio.ensure_future(self._append_large(batch, writes[0].records))
+                self._large = asyncio.create_task(self._append_large(batch, writes[0].records))
                 self._start_timers_behind(self._gathered)
                 break
             self._append(batch)
@@ -228,7 +228,7 @@ class Writes:
         partition.append(data, read_header(data))
         end = partition.log.log_end_offset
         if partition.log.flush_due:
-            flush = asyncio.ensure_future(self._flush(leader))
+            flush = asyncio.create_task(self._flush(leader))
             self._flushes[flush] = None
             flush.add_done_callback(lambda flush: self._flushes.pop(flush))
         else:
