@@ -14,7 +14,7 @@ from tidelog.log.checkpoints import read_offset_checkpoint
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping, Intervals
 from tidelog.log.log import Log
-from tidelog.log.meta import read_topic_id
+from tidelog.log.meta import CleanShutdown, read_clean_shutdown, read_topic_id
 from tidelog.log.trimming import advance_log_start, truncate_to
 from tidelog.ports import Disk
 from tidelog.types import TopicPartition
@@ -48,9 +48,9 @@ def test_everything_comes_back(disk: Disk, directory: str, clean: bool):
         else:
             await first.checkpoint()
             first._lock.release()
+        assert read_clean_shutdown(disk, directory) == (CleanShutdown(42) if clean else None)
         again = await opened(disk, directory)
         assert again.was_clean is clean
-        assert again.last_broker_epoch == (42 if clean else None)
         assert list(again.logs) == [A, B]
         assert [log.high_watermark for log in again.logs.values()] == [10, 11]
         assert [log.log_start_offset for log in again.logs.values()] == [7, 0]

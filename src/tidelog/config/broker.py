@@ -102,10 +102,6 @@ class BrokerConfig:
     def get(self, name: str, default: Value = None) -> Any:
         return self._values.get(name, default)
 
-    def for_listener(self, listener: str, name: str) -> Any:
-        """The value for one listener: `listener.name.<listener>.<name>` where that is set."""
-        return self._values.get(f"listener.name.{listener.lower()}.{name}", self._values[name])
-
     @property
     def values(self) -> Mapping[str, Any]:
         return self._values

@@ -67,7 +67,6 @@ class LogDirectory:
         """A sync failed in it before it was opened, so its logs may have lost what was not synced."""
         self.was_unused = False
         """No process had used it before: it held no note, no logs, and nothing that told of logs."""
-        self.last_broker_epoch: int | None = None
         self._disk = disk
         self._clock = clock
         self._random = random
@@ -127,7 +126,6 @@ class LogDirectory:
         if self.was_suspect:
             _log.warning("a sync failed in log directory %s: it may have lost what was not synced", path)
         self.was_clean = mark is not None and not self.was_suspect
-        self.last_broker_epoch = mark.broker_epoch if mark is not None else None
         if self.was_clean:
             await disk.submit(path, lambda: carry_boot_note(disk, path, self._boot_id))
         # Loading changes files: if it is cut short, the next start has to check them, as after any other crash.
