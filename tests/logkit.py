@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tidelog.log.config import LogConfig
+from tidelog.config.topic import TopicConfig, default_topic
 from tidelog.log.log import Log
 from tidelog.ports import Clock, Disk
 from tidelog.records.batch import decode
@@ -16,7 +16,7 @@ from tidelog.records.kernel import Record
 from tidelog.types import Buffer, TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
-SMALL = LogConfig(segment_bytes=500, index_interval_bytes=200, file_delete_delay_ms=0)
+SMALL = default_topic(segment_bytes=500, index_interval_bytes=200, file_delete_delay_ms=0)
 """Segments of a handful of batches, so that a short test rolls often."""
 
 
@@ -65,13 +65,13 @@ def marker(producer_id: int, *, abort: bool, epoch: int = 0, coordinator_epoch: 
 
 
 async def open_log(
-    disk: Disk, directory: str, config: LogConfig = SMALL, *, clock: Clock | None = None, **options: object
+    disk: Disk, directory: str, config: TopicConfig = SMALL, *, clock: Clock | None = None, **options: object
 ) -> Log:
     path = f"{directory}/{PARTITION}"
     return await Log.open(disk, clock or FixedClock(), path, PARTITION, config, **options)  # type: ignore[arg-type]
 
 
-def with_config(**changes: object) -> LogConfig:
+def with_config(**changes: object) -> TopicConfig:
     return replace(SMALL, **changes)  # type: ignore[arg-type]
 
 

@@ -20,6 +20,7 @@ from tidelog.ports import Disk
 from tidelog.types import TopicPartition
 
 A, B = TopicPartition("a.b_c-d", 0), TopicPartition("a.b_c-d", 1)
+BOTH = ("delete", "compact")
 CONFIG = with_config(retention_ms=-1)
 
 
@@ -142,7 +143,7 @@ def test_checkpoints_asked_for_together_are_written_together(disk: Disk, directo
 def test_housekeeping_deletes_flushes_expires_and_cleans(disk: Disk, directory: str):
     async def scenario() -> None:
         clock = FixedClock()
-        first = await opened(disk, directory, clock, flush_ms=10, cleanup_compact=True, delete_retention_ms=0)
+        first = await opened(disk, directory, clock, flush_ms=10, cleanup_policy=BOTH, delete_retention_ms=0)
         log = await first.create(A)
         for i in range(40):
             log.append_as_leader(batch([b"%d" % i], keys=[b"key"], timestamp=clock.now_ms), 0)
@@ -174,7 +175,7 @@ def test_a_log_whose_cleaning_fails_keeps_none_of_the_others_dirty(
 
     async def scenario() -> None:
         clock = FixedClock()
-        first = await opened(disk, directory, clock, flush_ms=10, cleanup_compact=True, delete_retention_ms=0)
+        first = await opened(disk, directory, clock, flush_ms=10, cleanup_policy=BOTH, delete_retention_ms=0)
         for partition, count in ((A, 80), (B, 40)):
             log = await first.create(partition)
             for i in range(count):

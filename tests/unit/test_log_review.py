@@ -18,7 +18,7 @@ from tidelog.log.trimming import truncate_to
 from tidelog.ports import Disk
 from tidelog.records.header import seal
 
-COMPACTED = with_config(cleanup_compact=True, cleanup_delete=False)
+COMPACTED = with_config(cleanup_policy=("compact",))
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
@@ -36,7 +36,7 @@ def test_a_damaged_transaction_index_does_not_cost_a_compacted_log_its_tail(disk
         log.high_watermark = log.log_end_offset
         log.roll()
         await log.flush()
-        config = with_config(cleanup_compact=True, cleanup_delete=False, segment_bytes=700)
+        config = with_config(cleanup_policy=("compact",), segment_bytes=700)
         log.config = config
         assert await clean(log, await plan_cleaning(log, 0), random.Random(1)) is not None
         assert len(log.segments) > 2

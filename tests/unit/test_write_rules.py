@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.logkit import batch, marker
-from tidelog.broker.topic_config import log_config, write_rules
+from tidelog.broker.topic_config import write_rules
 from tidelog.broker.write_rules import UNBOUNDED_MS, HeavyBatchError, WriteRules, check, codec_of
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.topic import topic_config
@@ -176,14 +176,6 @@ def test_the_rules_of_a_topic() -> None:
     assert (plain.codec, plain.needs_keys, plain.may_delete_records) == (None, False, True)
     both = write_rules(topic_config(BROKER, {"cleanup.policy": "compact,delete"}))
     assert (both.needs_keys, both.may_delete_records) == (True, True)
-
-
-def test_the_log_of_a_topic() -> None:
-    config = log_config(
-        topic_config(BROKER, {"retention.ms": "5", "segment.bytes": "1048577", "cleanup.policy": "compact"})
-    )
-    assert (config.retention_ms, config.segment_bytes) == (5, 1048577)
-    assert (config.cleanup_compact, config.cleanup_delete) == (True, False)
 
 
 # Which records are refused

@@ -40,7 +40,7 @@ from tidelog.broker.request_order import RequestOrder
 from tidelog.broker.said import Said
 from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
-from tidelog.broker.topic_config import log_config, write_rules
+from tidelog.broker.topic_config import write_rules
 from tidelog.broker.waiting_fetches import WaitingFetches
 from tidelog.broker.write_rules import WriteRules
 from tidelog.config.broker import BrokerConfig
@@ -50,7 +50,6 @@ from tidelog.controller.image import ElectionDefaults, Endpoint
 from tidelog.controller.topics import Defaults
 from tidelog.coordination.port import Coordination, CoordinationError, Session, SessionState
 from tidelog.errors import ErrorCode, StorageError, TidelogError
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.producer_room import ProducerRoom
 from tidelog.metrics import Metrics
@@ -158,8 +157,8 @@ class Broker:
         self.replicas = Replicas(
             self.id,
             self.storage,
-            self._log_config,
-            lambda topic: write_rules(self.dynamic_config.topic_config(topic)),
+            self._topic_config,
+            lambda topic: write_rules(self._topic_config(topic)),
             lambda topic, index: self.metadata.partition(topic, index) is not None,
             lambda topic: self.dynamic_config.refresh_topic(topic),
             self.fetchers,
@@ -225,7 +224,7 @@ class Broker:
     async def start(self) -> None:
         """Returns when clients can be served."""
         await self._meet_the_cluster()
-        await self.storage.open(self.id, self.cluster_id, self._log_config)
+        await self.storage.open(self.id, self.cluster_id, self._topic_config)
         self._membership.former_epoch = self.storage.continuity.last_epoch
         self.controller = self._make_controller()
         add_gauges(self)
@@ -375,18 +374,18 @@ class Broker:
 
     # Settings
 
-    def _log_config(self, topic: str) -> LogConfig:
-        return log_config(self.dynamic_config.topic_config(topic))
+    def _topic_config(self, topic: str) -> TopicConfig:
+        return self.dynamic_config.topic_config(topic)
 
     def _topic_config_changed(self, topic: str, config: TopicConfig) -> None:
         self.controller.config_changed([topic])
         self._apply_topic_config(topic, config)
 
     def _apply_topic_config(self, topic: str, config: TopicConfig) -> None:
-        rules, logs = write_rules(config), log_config(config)
+        rules = write_rules(config)
         for partition in self.replicas.of_topic(topic):
             partition.rules = rules
-            partition.log.config = logs
+            partition.log.config = config
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
         self.server.reconfigure(_limits(config, self._capacity))
@@ -405,15 +404,15 @@ class Broker:
         partitions: dict[str, list[Partition]] = {}
         for name, partition in self.replicas.partitions.items():
             partitions.setdefault(name.topic, []).append(partition)
-        made: dict[int, tuple[TopicConfig, WriteRules, LogConfig]] = {}
+        made: dict[int, tuple[TopicConfig, WriteRules]] = {}
         for count, topic in enumerate(partitions, 1):
             config = self.dynamic_config.topic_config(topic)
             if id(config) not in made:  # topics without settings of their own share one
-                made[id(config)] = config, write_rules(config), log_config(config)
-            _, rules, logs = made[id(config)]
+                made[id(config)] = config, write_rules(config)
+            _, rules = made[id(config)]
             for partition in partitions[topic]:
                 partition.rules = rules
-                partition.log.config = logs
+                partition.log.config = config
             if count % _TOPICS_AT_ONCE == 0:
                 yield
 

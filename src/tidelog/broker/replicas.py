@@ -17,12 +17,12 @@ from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
 from tidelog.broker.waiting import AnswerTime
 from tidelog.broker.write_rules import WriteRules
+from tidelog.config.topic import TopicConfig
 from tidelog.controller.elr_tags import elr_of
 from tidelog.controller.image import EPOCH_DURING_DELETE, INITIAL_LEADER_EPOCH
 from tidelog.controller.stop_tags import UNREADABLE_ID
 from tidelog.controller.topics import is_valid_name
 from tidelog.errors import ErrorCode, StorageError, TidelogError
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.meta import read_topic_id, write_topic_id
@@ -62,7 +62,7 @@ class Replicas:
         self,
         broker_id: BrokerId,
         storage: Storage,
-        log_config_of: Callable[[str], LogConfig],
+        log_config_of: Callable[[str], TopicConfig],
         rules_of: Callable[[str], WriteRules],
         is_known: Callable[[str, int], bool],
         refresh_topic: Callable[[str], Awaitable[object]],

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import NoDescriptorError, StorageError, SyncError
 from tidelog.log import names
 from tidelog.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
-from tidelog.log.config import LogConfig
 from tidelog.log.continuity import BootNote, carry_boot_note, remove_boot_note, write_boot_note
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.log import Log
@@ -34,7 +34,7 @@ from tidelog.wire.uuids import ZERO_UUID
 
 _log = logging.getLogger(__name__)
 
-ConfigOf = Callable[[str], LogConfig]
+ConfigOf = Callable[[str], TopicConfig]
 
 
 class LogDirectory:
@@ -311,7 +311,7 @@ class LogDirectory:
         unique = f"{self._random.getrandbits(128):032x}"
         return os.path.join(self.path, names.aside(partition, unique, suffix))
 
-    def _remove_later(self, path: str, config: LogConfig) -> None:
+    def _remove_later(self, path: str, config: TopicConfig) -> None:
         asyncio.get_running_loop().call_later(config.file_delete_delay_ms / 1000, self._remove_soon, path)
 
     def _remove_soon(self, path: str) -> None:

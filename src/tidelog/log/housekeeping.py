@@ -113,7 +113,7 @@ class Housekeeping:
             return False
         candidates: list[tuple[Plan, Log]] = []
         for log in self._logs():
-            if log.config.cleanup_compact and log.partition not in self.uncleanable:
+            if log.config.compacted and log.partition not in self.uncleanable:
                 first_dirty = self._directory.cleaner_offsets.get(log.partition, 0)
                 found = await plan_cleaning(log, first_dirty)
                 if due(found, log.config):

@@ -13,11 +13,11 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import NoDescriptorError, OffsetOutOfRangeError, RecordTooLargeError, StorageError
 from tidelog.log import names
 from tidelog.log.checkpoints import write_epoch_checkpoint
 from tidelog.log.cleaning import Cleaning
-from tidelog.log.config import LogConfig
 from tidelog.log.copied import checked_batches
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.loading import LoadedLog, Opening, load
@@ -82,7 +82,7 @@ class Log:
         clock: Clock,
         directory: str,
         partition: TopicPartition,
-        config: LogConfig,
+        config: TopicConfig,
         loaded: LoadedLog,
         on_failure: OnFailure,
         index_memory: IndexMemory,
@@ -132,7 +132,7 @@ class Log:
         clock: Clock,
         directory: str,
         partition: TopicPartition,
-        config: LogConfig,
+        config: TopicConfig,
         *,
         clean: bool = False,
         recovery_point: Offset = 0,
