@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode
 from tidelog.groups import Answer, Answers, Client, Effect, GroupConfig, Groups, LargeCommit, Record, Write
 from tidelog.wire import ZERO_UUID
@@ -42,6 +43,11 @@ SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 
 
+def group_config(**changes: Any) -> GroupConfig:
+    """The default of every setting, but for these changes."""
+    return replace(GroupConfig.of(BrokerConfig.defaults()), **changes)
+
+
 def subscription(*topics: str) -> bytes:
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
@@ -59,7 +65,7 @@ class Entry:
 class Coordinator:
     """Carries effects out. `hold` keeps writes from being settled until `settle` is called."""
 
-    config: GroupConfig = field(default_factory=GroupConfig)
+    config: GroupConfig = field(default_factory=lambda: group_config())
     hold: bool = False
     now_ms: int = START_MS
     answers: dict[Any, Any] = field(default_factory=dict)

@@ -10,18 +10,21 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 import uvloop
 
+from tidelog.config.broker import BrokerConfig
 from tidelog.host.clock import SystemClock
 from tidelog.lab.world import World
 from tidelog.metrics import Metrics
+from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import Call, RequestChannel
 from tidelog.net.outbox import RegionGoneError
 from tidelog.net.server import InterBroker, ServerLimits, SocketServer
-from tidelog.ports import Clock
+from tidelog.ports import Capacity, Clock
 from tidelog.types import Buffer
 
 T = TypeVar("T")
@@ -31,6 +34,7 @@ PATIENCE_S = 20.0
 
 _SIZE = struct.Struct(">i")
 _RECEIVE_BUFFER_BYTES = 256 * 1024
+_CAPACITY = Capacity(client_connections=2**31 - 1, broker_connections=0, memory_bytes=8 << 30)
 
 
 class LoopClock(Clock):
@@ -177,6 +181,17 @@ def _limit_kernel(transport: asyncio.WriteTransport) -> None:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
 
 
+def connection_limits(**changes: Any) -> ConnectionLimits:
+    """The default of every setting, but for these changes; the process may have any number of descriptors."""
+    return replace(ConnectionLimits.of(BrokerConfig.defaults(), _CAPACITY), **changes)
+
+
+def server_limits(**changes: Any) -> ServerLimits:
+    """The default of every setting, but for these changes; requests may take any room."""
+    limits = ServerLimits.of(BrokerConfig.defaults(), _CAPACITY)
+    return replace(limits, **{"queued_max_request_bytes": -1} | changes)
+
+
 class Scene:
     """A server on a free port, and what was asked of it."""
 
@@ -195,7 +210,8 @@ class Scene:
         self.port = 0
         self._handle = handle
         self.channel = RequestChannel(self._take, capacity, frozenset((CONTROL,)), clock or SystemClock(), self.metrics)
-        self.server = SocketServer(self.channel, limits or ServerLimits(), self.sent.append, self.metrics, inter_broker)
+        limits = limits or server_limits()
+        self.server = SocketServer(self.channel, limits, self.sent.append, self.metrics, inter_broker)
         self._clients: list[Client] = []
 
     def _take(self, call: Call) -> None:

@@ -20,18 +20,19 @@ from netkit import (
     real_loops,
     request,
     scene,
+    server_limits,
     simulated,
     until,
 )
 from tidelog.net import connection
 from tidelog.net.channel import Call
-from tidelog.net.server import InterBroker, ServerLimits
+from tidelog.net.server import InterBroker
 from tidelog.net.share import LIGHT_EIGHTHS, STEP_BYTES
 
 BOUND = 24 * STEP_BYTES
 USED = "kafka_network_socketserver_memorypoolused"
 CLOSED = "tidelog_slow_connections_closed_total"
-LIMITS = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
+LIMITS = server_limits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
 LARGE = 6 * STEP_BYTES
 """An answer that a client which does not read leaves in the broker: a socket may take 4 MiB of it (tcp_wmem)."""
 

@@ -53,10 +53,9 @@ from tidelog.errors import ErrorCode, StorageError, TidelogError
 from tidelog.log.directory import LogDirectory
 from tidelog.log.producer_room import ProducerRoom
 from tidelog.metrics import Metrics
-from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import RequestChannel
 from tidelog.net.server import InterBroker, ServerLimits, SocketServer
-from tidelog.ports import Capacity, Ports
+from tidelog.ports import Ports
 from tidelog.types import NO_EPOCH, Epoch
 from tidelog.wire.messages.controller import ControlledShutdownRequest, ControlledShutdownResponse
 
@@ -134,7 +133,11 @@ class Broker:
         )
         self._capacity = ports.capacity
         self.server = SocketServer(
-            self.channel, _limits(config, self._capacity), self._dispatcher.sent, self.metrics, _inter_broker(config)
+            self.channel,
+            ServerLimits.of(config, self._capacity),
+            self._dispatcher.sent,
+            self.metrics,
+            _inter_broker(config),
         )
         self.dynamic_config: DynamicConfig
         self.neighbours = Neighbours(
@@ -144,7 +147,7 @@ class Broker:
             self.id,
             lambda: self.epoch,
             lambda leader: self.neighbours.connect(leader, "fetcher"),
-            lambda: _fetcher_settings(self.config),
+            lambda: FetcherSettings.of(self.config),
             lambda: int(self.config["num.replica.fetchers"]),
             self.counts.copied,
         )
@@ -269,7 +272,7 @@ class Broker:
                 await asyncio.sleep(_RETRY_S)
 
     async def _listen(self) -> None:
-        limits = _limits(self.config, self._capacity)
+        limits = ServerLimits.of(self.config, self._capacity)
         _log.info(
             "clients may have %d connections, %d more are kept for brokers; requests may hold %d bytes (-1: no limit)",
             limits.connections.clients,
@@ -388,7 +391,7 @@ class Broker:
             partition.log.config = config
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
-        self.server.reconfigure(_limits(config, self._capacity))
+        self.server.reconfigure(ServerLimits.of(config, self._capacity))
         self._dispatcher.slow_requests.slow_ns = config["tidelog.slow.request.ms"] * 1_000_000
         self.storage.reconfigure(config)
         rules = _election_defaults(config)
@@ -530,37 +533,6 @@ def _election_defaults(config: BrokerConfig) -> ElectionDefaults:
     return ElectionDefaults(config["unclean.leader.election.enable"], config["min.insync.replicas"])
 
 
-def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
-    return FetcherSettings(
-        wait_max_ms=config["replica.fetch.wait.max.ms"],
-        min_bytes=config["replica.fetch.min.bytes"],
-        max_bytes=config["replica.fetch.max.bytes"],
-        response_max_bytes=config["replica.fetch.response.max.bytes"],
-        backoff_ms=config["replica.fetch.backoff.ms"],
-        timeout_ms=config["replica.socket.timeout.ms"],
-    )
-
-
 def _inter_broker(config: BrokerConfig) -> InterBroker:
     is_separate = len(config.listeners) > 1
     return InterBroker(config.inter_broker_listener.name if is_separate else None, BROKER_KEYS)
-
-
-def _limits(config: BrokerConfig, capacity: Capacity) -> ServerLimits:
-    largest = config["socket.request.max.bytes"]
-    return ServerLimits(
-        num_network_threads=config["num.network.threads"],
-        socket_request_max_bytes=largest,
-        queued_max_request_bytes=config["queued.max.request.bytes"] or max(largest, capacity.memory_bytes // 8),
-        request_read_timeout_ms=config["tidelog.request.read.timeout.ms"],
-        connections_max_idle_ms=config["connections.max.idle.ms"],
-        connections=ConnectionLimits(
-            max_connections=config["max.connections"],
-            max_connections_per_ip=config["max.connections.per.ip"],
-            max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
-            client_share=capacity.client_connections,
-            broker_reserve=capacity.broker_connections,
-            replaceable_idle_ms=config["tidelog.connections.replaceable.idle.ms"],
-        ),
-        backlog=config["socket.listen.backlog.size"],
-    )

@@ -45,6 +45,11 @@ class BrokerConfig:
         self._values = values
 
     @classmethod
+    def defaults(cls) -> BrokerConfig:
+        """Of a file that says nothing but a broker's id."""
+        return cls.load({"broker.id": "0"})
+
+    @classmethod
     def load(
         cls, properties: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *, hostname: str = "localhost"
     ) -> BrokerConfig:

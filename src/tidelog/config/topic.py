@@ -113,7 +113,7 @@ def topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
 
 def default_topic(**changes: Any) -> TopicConfig:
     """The default of every setting, but for these changes: for logs without a broker."""
-    return replace(topic_config(BrokerConfig.load({"broker.id": "0"}), {}), **changes)
+    return replace(topic_config(BrokerConfig.defaults(), {}), **changes)
 
 
 def _override(name: str, overrides: Mapping[str, str]) -> Value:
