@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from tests.logkit import FixedClock
+from tests.kits.logkit import FixedClock
 from tidelog.broker.partition import RequestError
 from tidelog.broker.refusals import PASSING, Refusals, Sent
 from tidelog.client.sequences import OutBatch, PartitionQueue

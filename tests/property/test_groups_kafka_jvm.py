@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from peers.kafka import KraftBroker
-from tests.groupkit import CLIENT, Coordinator, group_config, subscription
+from tests.kits.groupkit import CLIENT, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import GroupState, fetch_response
 from tidelog.groups.group import Group

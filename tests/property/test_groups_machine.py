@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.groupkit import Coordinator, group_config, subscription
+from tests.kits.groupkit import Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import GroupConfig, Groups, GroupState
 from tidelog.groups.group import Group

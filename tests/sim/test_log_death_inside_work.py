@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pytest
 
-from logkit import batch, idempotent, with_config
+from tests.kits.logkit import batch, idempotent, with_config
 from tidelog.lab.clock import EPOCH_MS
 from tidelog.lab.world import SimHost, World
 from tidelog.log.directory import LogDirectory

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logkit import PARTITION, batch, idempotent, open_log, read_all, values, with_config
+from tests.kits.logkit import PARTITION, batch, idempotent, open_log, read_all, values, with_config
 from tidelog.config.topic import TopicConfig
 from tidelog.errors import StorageError, TidelogError
 from tidelog.lab.world import SimHost, World

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from logkit import batch, values
+from tests.kits.logkit import batch, values
 from tidelog.config.topic import default_topic
 from tidelog.host.clock import SystemClock
 from tidelog.host.disk import RealDisk

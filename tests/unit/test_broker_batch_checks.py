@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.brokerkit import PRODUCE_BY_NAME, Kit, code_of, produce_request, run
-from tests.logkit import batch, batch_around, idempotent
-from tests.metricskit import counted, value
+from tests.kits.brokerkit import PRODUCE_BY_NAME, Kit, code_of, produce_request, run
+from tests.kits.logkit import batch, batch_around, idempotent
+from tests.kits.metricskit import counted, value
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import (
+from tests.kits.brokerkit import (
     FETCH_BY_NAME,
     LEADER_AND_ISR,
     PRODUCE_BY_NAME,
@@ -18,7 +18,7 @@ from tests.brokerkit import (
     produce_request,
     run,
 )
-from tests.logkit import batch
+from tests.kits.logkit import batch
 from tidelog.controller.stop_tags import set_topic_id
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from fuzzkit import FakeConnection
-from netkit import Client, Scene, every_loop, scene, simulated, until
+from tests.kits.fuzzkit import FakeConnection
+from tests.kits.netkit import Client, Scene, every_loop, scene, simulated, until
 from tidelog.broker import dispatch
 from tidelog.broker.dispatch import Dispatcher, Later, Served
 from tidelog.broker.pacing import SlowLane

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import batch
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.fetcher_settings import FetcherSettings
 from tidelog.config.broker import BrokerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker.fetcher_settings import FetcherSettings
 from tidelog.broker.fetchers import Fetchers, fetcher_id
 from tidelog.config.broker import BrokerConfig

@@ -7,9 +7,9 @@ from collections.abc import Container, Mapping
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.groupkit import group_config
-from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tests.kits.brokerkit import Kit, run
+from tests.kits.groupkit import group_config
+from tests.kits.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.broker.broker import Broker
 from tidelog.broker.group.deleted_before import DeletedBefore
 from tidelog.broker.handlers import control

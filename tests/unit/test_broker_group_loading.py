@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import FETCH, PRODUCE_BY_NAME, Kit, follower_request, produce_request, run
-from tests.groupkit import group_config
-from tests.memberkit import GROUP, MemberKit, ready
-from tests.metricskit import value
+from tests.kits.brokerkit import FETCH, PRODUCE_BY_NAME, Kit, follower_request, produce_request, run
+from tests.kits.groupkit import group_config
+from tests.kits.memberkit import GROUP, MemberKit, ready
+from tests.kits.metricskit import value
 from tests.unit.test_broker_groups import ONE
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode, TidelogError

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, group_config, subscription
+from tests.kits.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.broker.group.story import GroupStory
 
 

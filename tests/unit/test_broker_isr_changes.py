@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker import isr_changes
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.partition import Partition

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from netkit import simulated
+from tests.kits.netkit import simulated
 from tidelog.broker.large_requests import LargeRequests, Place
 from tidelog.metrics import Metrics
 

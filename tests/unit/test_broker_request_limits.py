@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import FETCH_BY_NAME, Kit, fetch_request, fetched, produce_request, run
-from tests.logkit import batch
+from tests.kits.brokerkit import FETCH_BY_NAME, Kit, fetch_request, fetched, produce_request, run
+from tests.kits.logkit import batch
 from tidelog.broker.handlers.metadata import MOST_CREATED
 from tidelog.broker.handlers.refused_fetch import refused_fetch
 from tidelog.errors import ErrorCode, TooManyElementsError, WireError

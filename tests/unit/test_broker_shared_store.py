@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.brokerkit import PRODUCE_BY_NAME, Kit, produce_request
-from tests.logkit import batch
+from tests.kits.brokerkit import PRODUCE_BY_NAME, Kit, produce_request
+from tests.kits.logkit import batch
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually, sim_settings

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import batch
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.produce import _Commits, _Written
 from tidelog.broker.waiting import AnswerTime, CommitQueue

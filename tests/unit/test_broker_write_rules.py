@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.logkit import batch, marker
+from tests.kits.logkit import batch, marker
 from tidelog.broker.topic_config import write_rules
 from tidelog.broker.write_rules import UNBOUNDED_MS, HeavyBatchError, WriteRules, check, codec_of
 from tidelog.config.broker import BrokerConfig

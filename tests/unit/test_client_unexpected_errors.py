@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.clientkit import P0, P1, simulate, values, written
-from tests.fake_broker import SILENCE, FakeCluster
+from tests.kits.clientkit import P0, P1, simulate, values, written
+from tests.kits.fake_broker import SILENCE, FakeCluster
 from tidelog.client import batching, column_batching, sending
 from tidelog.client.batching import Batcher, BatchingSettings
 from tidelog.client.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import GROUP, SESSION_MS, Coordinator, group_config, subscription
+from tests.kits.groupkit import GROUP, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.broker.apis import SERVED
 from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode

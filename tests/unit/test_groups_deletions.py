@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import Coordinator
+from tests.kits.groupkit import Coordinator
 from tidelog.errors import ErrorCode
 from tidelog.wire import ZERO_UUID
 from tidelog.wire.messages.group_records import OffsetCommitValue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import GROUP, Coordinator, group_config, subscription
+from tests.kits.groupkit import GROUP, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import LargeCommit, fetch_error, fetch_response, fetched_groups
 from tidelog.wire.codec import decode, encode

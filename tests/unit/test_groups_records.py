@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from tests.groupkit import GROUP, START_MS, Coordinator, group_config, subscription
+from tests.kits.groupkit import GROUP, START_MS, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import Groups, refuse
 from tidelog.groups.records import group_record, offset_record

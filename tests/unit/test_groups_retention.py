@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import GROUP, SESSION_MS, Coordinator, group_config, subscription
+from tests.kits.groupkit import GROUP, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import Write
 from tidelog.groups.records import read_record

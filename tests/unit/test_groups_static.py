@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, group_config, subscription
+from tests.kits.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 
 DELAY_MS = group_config().initial_rebalance_delay_ms

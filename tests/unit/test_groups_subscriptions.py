@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.groupkit import GROUP, Coordinator, group_config, subscription
+from tests.kits.groupkit import GROUP, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import subscriptions
 from tidelog.wire.messages.group_offsets import (

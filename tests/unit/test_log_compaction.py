@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
+from tests.kits.logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
 from tidelog.host.disk import RealDisk
 from tidelog.log.cleaner import Cleaned, UncleanableError, clean, plan_cleaning
 from tidelog.log.log import Log

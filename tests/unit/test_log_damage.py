@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from logkit import PARTITION, FixedClock, batch, idempotent, marker, open_log, read_all, values, with_config
+from tests.kits.logkit import PARTITION, FixedClock, batch, idempotent, marker, open_log, read_all, values, with_config
 from tidelog.errors import CorruptBatchError, StorageError
 from tidelog.host.disk import RealDisk
 from tidelog.log.cleaner import clean, plan_cleaning

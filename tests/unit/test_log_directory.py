@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logkit import FixedClock, batch, read_all, values, with_config
+from tests.kits.logkit import FixedClock, batch, read_all, values, with_config
 from tidelog.errors import StorageError
 from tidelog.log import cleaner
 from tidelog.log.checkpoints import read_offset_checkpoint

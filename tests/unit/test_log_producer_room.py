@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import FixedClock, batch
-from tests.metricskit import value
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import FixedClock, batch
+from tests.kits.metricskit import value
 from tidelog.errors import ErrorCode
 from tidelog.log.producer_room import ProducerRoom, TooManyProducersError
 from tidelog.log.producer_silence import SILENT_MS

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.brokerkit import Kit, code_of, run
-from tests.logkit import FixedClock, idempotent, open_log, with_config
+from tests.kits.brokerkit import Kit, code_of, run
+from tests.kits.logkit import FixedClock, idempotent, open_log, with_config
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.log.log import Log

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from netkit import (
+from tests.kits.netkit import (
     CONTROL,
     Client,
     LoopClock,

@@ -9,7 +9,20 @@ from itertools import pairwise
 
 import pytest
 
-from netkit import CONTROL, DATA, Client, Scene, echo, every_loop, framed, number_of, quiet, request, scene, until
+from tests.kits.netkit import (
+    CONTROL,
+    DATA,
+    Client,
+    Scene,
+    echo,
+    every_loop,
+    framed,
+    number_of,
+    quiet,
+    request,
+    scene,
+    until,
+)
 from tidelog.net import connection
 from tidelog.net.channel import Call
 from tidelog.ports import Clock

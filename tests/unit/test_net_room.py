@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netkit import (
+from tests.kits.netkit import (
     CONTROL,
     Client,
     LoopClock,

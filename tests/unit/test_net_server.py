@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netkit import (
+from tests.kits.netkit import (
     PATIENCE_S,
     FakeRegion,
     LoopClock,

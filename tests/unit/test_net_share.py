@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from netkit import (
+from tests.kits.netkit import (
     CONTROL,
     LoopClock,
     Parking,

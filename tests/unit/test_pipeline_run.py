@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from tests.processkit import free_port
+from tests.kits.processkit import free_port
 from tidelog.cli.main import main
 from tidelog.pipeline import needs, starting
 from tidelog.pipeline.checkpoints import parse_offset_file, read_checkpoints

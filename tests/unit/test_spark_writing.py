@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.clientkit import P0, P1, sabotage, simulate
-from tests.fake_broker import FakeCluster
+from tests.kits.clientkit import P0, P1, sabotage, simulate
+from tests.kits.fake_broker import FakeCluster
 from tidelog.client.batching import BatchingSettings
 from tidelog.client.cluster import Cluster
 from tidelog.client.column_batching import ColumnBatcher

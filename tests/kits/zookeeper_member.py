@@ -1,4 +1,4 @@
-"""One that wants to lead, to be stopped and killed: `python -m tests.zookeeper_member CONNECT TIMEOUT_MS FILE`.
+"""One that wants to lead, to be stopped and killed: `python -m tests.kits.zookeeper_member CONNECT TIMEOUT_MS FILE`.
 
 It stands for /leader and writes down, while it leads, the moments at which it was sure to, each with its session.
 """

@@ -10,7 +10,7 @@ from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.processkit import wait_for
+from tests.kits.processkit import wait_for
 
 _MOST_S = 120.0
 _MOST_UNANSWERED = 3_000

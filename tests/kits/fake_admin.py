@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.fake_broker import FakeBroker, FakeCluster
+from tests.kits.fake_broker import FakeBroker, FakeCluster
 from tidelog.errors import ErrorCode
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.configs import (

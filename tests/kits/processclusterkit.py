@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.coordinationkit import zookeeper_server
-from tests.loadkit import Load, read_all
-from tests.processkit import BrokerProcess, free_port, wait_for
+from tests.kits.coordinationkit import zookeeper_server
+from tests.kits.loadkit import Load, read_all
+from tests.kits.processkit import BrokerProcess, free_port, wait_for
 from tidelog.errors import TidelogError
 from tidelog.net.calling import Connection
 from tidelog.records.header import headers

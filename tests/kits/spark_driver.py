@@ -1,4 +1,4 @@
-"""A Spark driver that is told what to do: `python -m tests.spark_driver MASTER DIRECTORY SERVERS`.
+"""A Spark driver that is told what to do: `python -m tests.kits.spark_driver MASTER DIRECTORY SERVERS`.
 
 It reads [job, arguments] in JSON, a line each, and answers each with a line of JSON. Its query writes the totals of
 every micro-batch to totals.json in the directory, so that they outlive it.
@@ -20,7 +20,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _HELD_S = 120.0
 _QUERY_S = 120
 _NUMBER = "cast(trim(cast(value as string)) as long)"
-"""What a record of tests/loadkit.py says."""
+"""What a record of tests/kits/loadkit.py says."""
 
 
 def totals_by_partition(frame: Any) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from tests.processkit import BrokerProcess
+from tests.kits.processkit import BrokerProcess
 from tidelog.client.admin import Admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.group_lag import group_lags

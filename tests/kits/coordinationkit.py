@@ -213,7 +213,7 @@ async def catch_up(session: Session) -> None:
     await session.set("/", b"")
 
 
-async def eventually(check: Callable[[], Awaitable[T]], patience_s: float = _PATIENCE_S) -> T:
+async def becomes_true(check: Callable[[], Awaitable[T]], patience_s: float = _PATIENCE_S) -> T:
     """The first answer that is true."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
@@ -237,7 +237,7 @@ class Heard:
         async def enough() -> bool:
             return len(self.events) >= count
 
-        await eventually(enough)
+        await becomes_true(enough)
         return self.events
 
 
@@ -245,4 +245,4 @@ async def wait_for_state(session: Session, state: SessionState) -> None:
     async def reached() -> bool:
         return session.state is state
 
-    await eventually(reached)
+    await becomes_true(reached)

@@ -1,4 +1,4 @@
-"""A member of a cluster, to be killed and stopped: `python -m tests.coordination_member DIRECTORY NAME TIMEOUT_MS`.
+"""A cluster member, to be killed and stopped: `python -m tests.kits.coordination_member DIRECTORY NAME TIMEOUT_MS`.
 
 It keeps an ephemeral node under /ids, counts up /counter by compare-and-set, stands for /leader, and starts over when
 its session is lost. It reports on its output: `ready SESSION`; `lost ACKED UNKNOWN` with the increments that were

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.fake_broker import FakeBroker, FakeCluster
+from tests.kits.fake_broker import FakeBroker, FakeCluster
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_protocol import decode_assignment
 from tidelog.errors import ErrorCode

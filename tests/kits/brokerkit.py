@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.logkit import batch
+from tests.kits.logkit import batch
 from tidelog.broker.partition import Partition
 from tidelog.broker.registrations import _Known
 from tidelog.controller import nodes

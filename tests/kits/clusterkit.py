@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from tests.brokerkit import Kit
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit
+from tests.kits.logkit import batch
 from tidelog.controller.events import ElectionType
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually

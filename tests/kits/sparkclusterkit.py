@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import tidelog
-from tests.processkit import free_port
-from tests.spark_driver import JAVA_OPTIONS
+from tests.kits.processkit import free_port
+from tests.kits.spark_driver import JAVA_OPTIONS
 
 WORKERS = 2
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _MARK = "TIDELOG_SPARK_TEST"
 _ANSWER_S = 120.0
 _END_S = 20.0
@@ -190,7 +190,7 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
 
 
 def read_totals(path: Path) -> tuple[int, dict[int, list[int]]]:
-    """What tests/spark_driver.py wrote down: a micro-batch and the totals after it; -1 if there is none yet."""
+    """What tests/kits/spark_driver.py wrote down: a micro-batch and the totals after it; -1 if there is none yet."""
     try:
         told = json.loads(path.read_text())
     except FileNotFoundError:
@@ -199,12 +199,12 @@ def read_totals(path: Path) -> tuple[int, dict[int, list[int]]]:
 
 
 class SparkDriver:
-    """A driver in a process of its own (tests/spark_driver.py), which does what it is called for."""
+    """A driver in a process of its own (tests/kits/spark_driver.py), which does what it is called for."""
 
     def __init__(self, directory: Path, master: str, servers: str) -> None:
         self.directory = directory
         directory.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "tests.spark_driver", master, str(directory), servers]
+        command = [sys.executable, "-m", "tests.kits.spark_driver", master, str(directory), servers]
         self._run = MarkedProcess(command, directory, "driver", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def call(self, job: str, **arguments: Any) -> Any:

@@ -30,6 +30,7 @@ from tidelog.coordination.memory import MemoryCoordination
 from tidelog.coordination.port import Node, NoNodeError, Op, OpResult, Session, SessionLostError
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import SystemClock
+from tidelog.lab.broker import eventually
 from tidelog.lab.clock import SimClock
 from tidelog.lab.world import World
 from tidelog.net.calling import CannotConnectError, ConnectionClosedError
@@ -140,14 +141,6 @@ def play(story: Callable[[Cluster], Coroutine[Any, Any, T]], **settings: Any) ->
                 await cluster.close()
 
         return world.run(main())
-
-
-async def eventually(condition: Callable[[], Any], within_s: float = 60.0) -> None:
-    """Wait until it holds, in virtual time."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it never came to hold"
-        await asyncio.sleep(0.01)
 
 
 class FakeBroker:

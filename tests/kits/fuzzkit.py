@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from crc32c import crc32c
 
-from logkit import batch, idempotent
+from tests.kits.logkit import batch, idempotent
 from tidelog.net.channel import Call
 from tidelog.net.connection import ServerConnection
 from tidelog.records.header import Codec
