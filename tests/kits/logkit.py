@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tidelog.config.topic import TopicConfig, default_topic
 from tidelog.log.log import Log
+from tidelog.log.producers import Producers
 from tidelog.ports import Clock, Disk
 from tidelog.records.batch import decode
 from tidelog.records.build import BatchFacts, build_batch
@@ -62,6 +63,11 @@ def idempotent(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: in
 def marker(producer_id: int, *, abort: bool, epoch: int = 0, coordinator_epoch: int = 0) -> bytes:
     kind = ControlType.ABORT if abort else ControlType.COMMIT
     return bytes(build_marker(EndTxnMarker(kind, coordinator_epoch), producer_id, epoch, 1_700_000_000_000))
+
+
+def new_producers(max_ids: int = SMALL.producer_ids_max) -> Producers:
+    """Of a log that nobody has written to."""
+    return Producers(SMALL.producer_id_expiration_ms, max_ids)
 
 
 async def open_log(
