@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 
 from bench.kafka_recovery import kafka_recovery_seconds
 from bench.table import Row, seconds
+from tidelog.config.topic import default_topic
 from tidelog.host.clock import SystemClock
 from tidelog.host.disk import RealDisk
 from tidelog.host.limits import raise_open_file_limit
 from tidelog.log.cleaner import clean, plan_cleaning
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.records.build import build_batch
@@ -89,7 +89,7 @@ def append_against_writev(megabytes: int = 256, rounds: int = 7) -> Row:
 
 async def _append_seconds(path: str, count: int) -> float:
     disk = RealDisk()
-    log = await Log.open(disk, SystemClock(), path, PARTITION, LogConfig())
+    log = await Log.open(disk, SystemClock(), path, PARTITION, default_topic())
     took = seconds(lambda: [log.append_as_leader(SIXTEEN_KB, 0) for _ in range(count)])
     await log.work.run(lambda: None)
     disk.remove_directory(path)
@@ -120,7 +120,7 @@ def cost_against_idle_partitions() -> list[Row]:
 
 async def _with_idle(path: str, idle: int) -> Log:
     directory = await LogDirectory.open(
-        RealDisk(), SystemClock(), random.SystemRandom(), path, lambda topic: LogConfig()
+        RealDisk(), SystemClock(), random.SystemRandom(), path, lambda topic: default_topic()
     )
     one = batch_of(100, 1000)
     for number in range(idle):
@@ -138,7 +138,7 @@ def cost_against_log_size() -> list[Row]:
 
 
 async def _of_size(path: str, size: int) -> Log:
-    log = await Log.open(RealDisk(), SystemClock(), path, PARTITION, LogConfig(segment_bytes=64 << 20))
+    log = await Log.open(RealDisk(), SystemClock(), path, PARTITION, default_topic(segment_bytes=64 << 20))
     while log.size_bytes < size:
         for _ in range(256):
             log.append_as_leader(SIXTEEN_KB, 0)
@@ -231,7 +231,7 @@ def recovery_against_kafka() -> Row:
 
 async def _write_log(path: str, size: int) -> None:
     disk = RealDisk()
-    log = await Log.open(disk, SystemClock(), path, PARTITION, LogConfig())
+    log = await Log.open(disk, SystemClock(), path, PARTITION, default_topic())
     while log.size_bytes < size:
         log.append_as_leader(SIXTEEN_KB, 0)
     await log.flush()
@@ -241,7 +241,7 @@ async def _write_log(path: str, size: int) -> None:
 async def _recovery_seconds(path: str) -> float:
     disk = RealDisk()
     start = time.perf_counter()
-    await Log.open(disk, SystemClock(), path, PARTITION, LogConfig(), clean=False, recovery_point=0)
+    await Log.open(disk, SystemClock(), path, PARTITION, default_topic(), clean=False, recovery_point=0)
     took = time.perf_counter() - start
     disk.close()
     return took
@@ -263,7 +263,7 @@ def append_during_compaction(rounds: int = 5) -> Row:
 
 async def _append_latencies(directory: str) -> tuple[float, float, float]:
     disk = RealDisk()
-    config = LogConfig(segment_bytes=128 << 20, cleanup_compact=True, cleanup_delete=False)
+    config = default_topic(segment_bytes=128 << 20, cleanup_policy=("compact",))
     dirty = await Log.open(disk, SystemClock(), f"{directory}/dirty", PARTITION, config)
     keys = (b"key-%07d" % random.randrange(1_000_000) for _ in iter(int, 1))
     pool = [batch_of(100, 16_300, keys=keys) for _ in range(500)]
@@ -272,11 +272,11 @@ async def _append_latencies(directory: str) -> tuple[float, float, float]:
     dirty.high_watermark = dirty.log_end_offset
     dirty.roll()
     await dirty.flush()
-    busy = await Log.open(disk, SystemClock(), f"{directory}/busy", PARTITION, LogConfig())
+    busy = await Log.open(disk, SystemClock(), f"{directory}/busy", PARTITION, default_topic())
     plan = await plan_cleaning(dirty, 0)
     before = await _paced_appends(busy, lambda count: count >= 3000)
     start = time.perf_counter()
-    cleaning = asyncio.ensure_future(clean(dirty, plan, random.SystemRandom()))
+    cleaning = asyncio.create_task(clean(dirty, plan, random.SystemRandom()))
     during = await _paced_appends(busy, lambda count: cleaning.done())
     assert cleaning.result() is not None
     took = time.perf_counter() - start

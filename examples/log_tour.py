@@ -11,10 +11,10 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
+from tidelog.config.topic import default_topic
 from tidelog.host.clock import SystemClock
 from tidelog.host.disk import RealDisk
 from tidelog.log.cleaner import clean, plan_cleaning
-from tidelog.log.config import LogConfig
 from tidelog.log.log import Log
 from tidelog.records.batch import decode
 from tidelog.records.build import build_batch
@@ -25,7 +25,7 @@ RECORDS = 1_000_000
 PER_BATCH = 500
 KEYS = 10_000
 PARTITION = TopicPartition("orders", 0)
-CONFIG = LogConfig(segment_bytes=16 << 20, cleanup_compact=True)
+CONFIG = default_topic(segment_bytes=16 << 20, cleanup_policy=("delete", "compact"))
 
 
 class Tour:
@@ -82,7 +82,7 @@ async def tour(directory: str) -> Table:
     await log.flush()
     active = log.segments.active
     active.file.truncate(active.size - 1)
-    again = await Log.open(disk, clock, path, PARTITION, replace(CONFIG, cleanup_compact=False), clean=False)
+    again = await Log.open(disk, clock, path, PARTITION, replace(CONFIG, cleanup_policy=("delete",)), clean=False)
     assert again.log_end_offset == end
     told.tell("tear the last batch, recover", f"the log ends at {again.log_end_offset:,} again")
     return told.table

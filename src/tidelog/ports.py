@@ -26,6 +26,10 @@ class Clock(Protocol):
         """Nanoseconds since some start. Never falls."""
         ...
 
+    def monotonic_ms(self) -> int:
+        """The same in whole milliseconds. Clocks inherit it."""
+        return self.monotonic_ns() // 1_000_000
+
 
 class Random(Protocol):
     """Chance. `random.Random` and `random.SystemRandom` fit."""

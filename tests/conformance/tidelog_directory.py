@@ -15,9 +15,9 @@ from typing import Any
 from kafka_directory import Cluster
 
 from peers.clients import Record
+from tidelog.config.topic import TopicConfig, default_topic
 from tidelog.host.machine import RealPorts
 from tidelog.log.cleaner import clean, plan_cleaning
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.meta import MetaProperties, write_meta_properties
@@ -53,9 +53,9 @@ class Written:
         return [record for record in self.records[partition] if record.offset not in gone]
 
 
-def config_of(topic: str) -> LogConfig:
+def config_of(topic: str) -> TopicConfig:
     """Small segments and dense indexes, so that little data has many of both; nothing expires."""
-    return LogConfig(
+    return default_topic(
         segment_bytes=3000,
         index_interval_bytes=150,
         retention_ms=-1,

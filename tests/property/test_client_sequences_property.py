@@ -11,12 +11,12 @@ import random
 
 import pytest
 
-from tests.logkit import FixedClock
+from tests.kits.logkit import FixedClock, new_producers
 from tidelog.broker.partition import RequestError
 from tidelog.broker.refusals import PASSING, Refusals, Sent
 from tidelog.client.sequences import OutBatch, PartitionQueue
 from tidelog.errors import ErrorCode, TidelogError
-from tidelog.log.producers import AppendOrigin, Producers, SequenceGapError
+from tidelog.log.producers import AppendOrigin, SequenceGapError
 from tidelog.records.build import build_batch
 from tidelog.records.header import BatchHeader, read_header
 from tidelog.types import TopicPartition
@@ -44,7 +44,7 @@ class Leader:
 
     def _begin(self) -> None:
         self._refusals = Refusals(FixedClock())
-        self._producers = Producers()
+        self._producers = new_producers()
         self._end_offset = 0
         for header, _ in self.log:
             self._append(header)

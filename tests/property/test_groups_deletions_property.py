@@ -7,7 +7,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.groupkit import GROUP, Coordinator, Entry
+from tests.kits.groupkit import GROUP, Coordinator, Entry
 from tidelog.errors import ErrorCode
 
 PARTITIONS = [(topic, partition) for topic in ("orders", "refunds") for partition in range(3)]

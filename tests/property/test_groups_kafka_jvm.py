@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from peers.kafka import KraftBroker
-from tests.groupkit import CLIENT, Coordinator, subscription
+from tests.kits.groupkit import CLIENT, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, GroupState, fetch_response
+from tidelog.groups import GroupState, fetch_response
 from tidelog.groups.group import Group
 from tidelog.wire.codec import decode, encode
 from tidelog.wire.frames import decode_response, encode_request
@@ -134,7 +134,7 @@ class Twins:
         self.kafka = kafka
         self.random = random.Random(seed)
         self.group_id = f"twins-{seed}"
-        self.ours = Coordinator(GroupConfig(max_size=MAX_SIZE, initial_rebalance_delay_ms=0))
+        self.ours = Coordinator(group_config(max_size=MAX_SIZE, initial_rebalance_delay_ms=0))
         self.connections: dict[int, socket.socket] = {}
         self.compared: set[int] = set()
         self.theirs: dict[str, str] = {}

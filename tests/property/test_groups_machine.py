@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.groupkit import Coordinator, subscription
+from tests.kits.groupkit import Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
 from tidelog.groups import GroupConfig, Groups, GroupState
 from tidelog.groups.group import Group
@@ -22,7 +22,7 @@ PROTOCOLS = (
     {"roundrobin": subscription("orders"), "range": subscription("orders")},
 )
 ERRORS = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-CONFIG = GroupConfig(max_size=4, offsets_retention_ms=100_000, group_pending_members_max=3)
+CONFIG = group_config(max_size=4, offsets_retention_ms=100_000, group_pending_members_max=3)
 TIGHT = replace(CONFIG, broker_members_max_bytes=6_000)
 """About four members have room, in all groups together."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from peers import home
 from peers.oracle import WireOracle
-from tests.groupkit import GROUP, Coordinator, subscription
+from tests.kits.groupkit import GROUP, Coordinator, subscription
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

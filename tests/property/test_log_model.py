@@ -6,7 +6,7 @@ import tempfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logkit import FixedClock, batch, open_log, read_all, with_config
+from tests.kits.logkit import FixedClock, batch, open_log, read_all, with_config
 from tidelog.host.disk import RealDisk
 from tidelog.log.log import Log
 from tidelog.log.trimming import advance_log_start, delete_expired, restart_at, truncate_to

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kits.logkit import new_producers
 from tidelog.errors import InvalidProducerEpochError, OutOfOrderSequenceError, TidelogError
 from tidelog.log.producer_snapshot import (
     CorruptSnapshotError,
@@ -83,7 +84,7 @@ SENT = st.lists(
 @settings(max_examples=300)
 @given(SENT)
 def test_s13_1_retries_gaps_epochs_and_wraps(sent: list[tuple[int, str, int, int]]) -> None:
-    producers, end = Producers(), 5
+    producers, end = new_producers(), 5
     model = [NaiveProducer() for _ in range(3)]
     for pid, what, number, count in sent:
         naive = model[pid]
@@ -195,7 +196,7 @@ def end_of(events: Sequence[Event]) -> int:
 def test_s13_3_the_last_stable_offset_while_the_log_grows_and_the_watermark_rises(
     log: list[Event], data: st.DataObject
 ) -> None:
-    producers, high_watermark = Producers(), 0
+    producers, high_watermark = new_producers(), 0
     for count in range(1, len(log) + 1):
         feed(producers, log[count - 1 : count])
         high_watermark = data.draw(st.integers(high_watermark, end_of(log[:count])))
@@ -215,7 +216,7 @@ def test_cut_and_replayed_from_a_snapshot_it_is_as_if_the_rest_had_never_been(
     cut = data.draw(st.integers(0, len(log)))
     taken = data.draw(st.integers(0, cut))
     high_watermark = data.draw(st.integers(0, end_of(log[:cut])))
-    producers = Producers()
+    producers = new_producers()
     feed(producers, log[:taken])
     snapshot = decode_snapshot(encode_snapshot(producers.snapshot()))
     feed(producers, log[taken:])
@@ -225,7 +226,7 @@ def test_cut_and_replayed_from_a_snapshot_it_is_as_if_the_rest_had_never_been(
     producers.load(snapshot, lambda silent_ms: 0)
     feed(producers, log[taken:cut])
 
-    fresh = Producers()
+    fresh = new_producers()
     feed(fresh, log[:cut])
     assert sorted(producers.snapshot()) == sorted(fresh.snapshot())
     assert dict(producers.ongoing) == dict(fresh.ongoing)
@@ -253,7 +254,7 @@ def test_s13_3_a_reader_below_the_stable_offset_is_told_of_every_aborted_transac
     log: list[Event], rolls: list[int], data: st.DataObject
 ) -> None:
     """Segment by segment, stopping as soon as an index says that it was all."""
-    producers = Producers()
+    producers = new_producers()
     indexes = []
     places = [0, *sorted(rolls), len(log)]
     for start, end in pairwise(places):

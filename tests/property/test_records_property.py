@@ -9,7 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records_lives import LIVES, compiled, rows_of
+from tests.kits.records_lives import LIVES, compiled, rows_of
 from tidelog.errors import CorruptBatchError, ErrorCode, TidelogError
 from tidelog.records.arrow import from_arrow, to_arrow
 from tidelog.records.build import build_batch

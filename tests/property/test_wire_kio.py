@@ -19,8 +19,8 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
+from tests.kits.wire_cases import MESSAGES, values
 from tidelog.wire import Message, decode, encode
-from wire_cases import MESSAGES, values
 
 KINDS = {
     "request": EntityType.request,

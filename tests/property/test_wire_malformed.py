@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.kits.wire_cases import ENGINES, MESSAGES, values
 from tidelog.errors import WireError
 from tidelog.wire import Message
-from wire_cases import ENGINES, MESSAGES, values
 
 NAMES = {message.__name__: message for message in MESSAGES}
 

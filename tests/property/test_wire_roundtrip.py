@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.kits.wire_cases import ENGINES, MESSAGES, PARTS, structs_in, values
 from tidelog.errors import UnsupportedVersionError
 from tidelog.wire import Message, decode, encode, encode_parts
 from tidelog.wire.messages.headers import ResponseHeader
 from tidelog.wire.schema import ArrayType, Field, Scalar
-from wire_cases import ENGINES, MESSAGES, PARTS, structs_in, values
 
 NAMES = {message.__name__: message for message in MESSAGES}
 QUICK = settings(

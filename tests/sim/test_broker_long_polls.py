@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tests.brokerkit import FETCH_BY_NAME, PRODUCE_BY_NAME, Kit, fetch_request, produce_request
-from tests.logkit import batch
+from tests.kits.brokerkit import FETCH_BY_NAME, PRODUCE_BY_NAME, Kit, fetch_request, produce_request
+from tests.kits.logkit import batch
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.lab.broker import sim_settings
 from tidelog.lab.world import World

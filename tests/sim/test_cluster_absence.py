@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import batch
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import batch
 from tests.sim import edge_mutations
 from tests.sim.mutations import Mutation
 from tests.unit.test_broker_strays import on_disk

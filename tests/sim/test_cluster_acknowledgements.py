@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import produce_request
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import produce_request
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import batch
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.wire.messages.topics import ElectLeadersRequest

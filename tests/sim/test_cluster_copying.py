@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import batch
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import batch
 from tests.sim import edge_mutations
 from tests.unit.test_broker_offsets import delete_records
 from tidelog.broker.copying import Repairs

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tests.sim.client_mutations import deletions_are_acknowledged_too_early
 from tests.unit.test_broker_offsets import delete_records
 from tidelog.errors import ErrorCode

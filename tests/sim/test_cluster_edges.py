@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import FETCH, FETCH_BY_NAME, fetch_request
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import FETCH, FETCH_BY_NAME, fetch_request
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import batch
 from tidelog.broker.fetcher import Fetcher
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually

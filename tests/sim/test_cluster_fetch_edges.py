@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.brokerkit import code_of, produce_request
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import code_of, produce_request
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import batch
 from tests.sim.edge_mutations import accept_later_epochs
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually

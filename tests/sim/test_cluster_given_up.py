@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tidelog.client.errors import BrokerError, DeadlineError
 from tidelog.client.produce import Produced, Producer
 from tidelog.records.build import build_batch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.brokerkit import PRODUCE_BY_NAME, produce_request
-from tests.clusterkit import ClusterKit
-from tests.logkit import batch
+from tests.kits.brokerkit import PRODUCE_BY_NAME, produce_request
+from tests.kits.clusterkit import ClusterKit
+from tests.kits.logkit import batch
 from tidelog.controller.events import ElectionType
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually

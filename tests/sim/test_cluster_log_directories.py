@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.clusterkit import ClusterKit, Story, run
+from tests.kits.clusterkit import ClusterKit, Story, run
 from tidelog.errors import ErrorCode, StorageError
 from tidelog.lab.broker import KilledWhileStartingError, eventually
 from tidelog.lab.cluster import SESSION_MS, store_of

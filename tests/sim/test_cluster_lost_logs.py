@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tests.sim.test_cluster_absence import T, all_on_disk, bad_id, change, lose_controller
 from tests.sim.test_cluster_log_directories import _reassign
 from tests.sim.test_cluster_returns import (

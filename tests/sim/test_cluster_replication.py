@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import PRODUCE_BY_NAME, produce_request, within
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import PRODUCE_BY_NAME, produce_request, within
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import batch
 from tidelog.broker.fetcher import Fetcher
 from tidelog.client.produce import Producer
 from tidelog.errors import ErrorCode

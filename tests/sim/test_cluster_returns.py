@@ -9,9 +9,9 @@ from itertools import permutations
 
 import pytest
 
-from tests.brokerkit import Kit
-from tests.clusterkit import ClusterKit, Story, run
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit
+from tests.kits.clusterkit import ClusterKit, Story, run
+from tests.kits.logkit import batch
 from tidelog.broker.membership import BrokerIdTakenError
 from tidelog.broker.storage import Storage
 from tidelog.coordination.memory import MemoryCoordination

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.lab.cluster import SESSION_MS

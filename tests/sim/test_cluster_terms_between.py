@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.clusterkit import ClusterKit
-from tests.logkit import idempotent
+from tests.kits.clusterkit import ClusterKit
+from tests.kits.logkit import idempotent
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.lab.cluster import SESSION_MS, store_of

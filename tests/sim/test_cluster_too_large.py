@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tidelog.client.batching import Batcher, BatchingSettings
 from tidelog.client.errors import BrokerError
 from tidelog.client.produce import Producer

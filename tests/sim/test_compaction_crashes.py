@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from logkit import batch, with_config
+from tests.kits.logkit import batch, with_config
 from tidelog.lab.world import SimHost, World
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping, Intervals
@@ -21,8 +21,7 @@ from tidelog.types import TopicPartition
 PARTITION = TopicPartition("table", 0)
 CONFIG = with_config(
     segment_bytes=600,
-    cleanup_compact=True,
-    cleanup_delete=False,
+    cleanup_policy=("compact",),
     min_cleanable_dirty_ratio=0.01,
     delete_retention_ms=10**9,
     file_delete_delay_ms=20,

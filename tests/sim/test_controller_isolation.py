@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
-from tests.controlkit import Cluster as FakeCluster
-from tests.controlkit import eventually as soon
-from tests.controlkit import play
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.controlkit import Cluster as FakeCluster
+from tests.kits.controlkit import play
 from tidelog.broker.control.reach import Reach
 from tidelog.controller import nodes
 from tidelog.errors import ErrorCode
@@ -117,7 +116,7 @@ def test_a_broker_that_is_slow_to_apply_a_request_is_reached_all_the_same() -> N
         for id in (1, 2):
             await cluster.start_broker(id)
         shell = await cluster.start_shell(1)
-        await soon(lambda: shell.is_active)
+        await eventually(lambda: shell.is_active)
         cluster.brokers[2].drops_answers = 10**9
         await asyncio.sleep(60)
         assert (shell.is_active, shell.epoch) == (True, 1)
@@ -130,10 +129,10 @@ def test_an_isolated_controller_that_no_other_replaces_takes_the_office_again() 
         for id in (1, 2):
             await cluster.start_broker(id)
         shell = await cluster.start_shell(1)
-        await soon(lambda: shell.is_active)
+        await eventually(lambda: shell.is_active)
         cluster.brokers[2].refuses_connections = True
-        await soon(lambda: not shell.is_active, 10)
-        await soon(lambda: shell.is_active and shell.epoch == 2, 2)
+        await eventually(lambda: not shell.is_active, 10)
+        await eventually(lambda: shell.is_active and shell.epoch == 2, 2)
         await asyncio.sleep(10)
         assert shell.epoch == 2, "it has twice the patience now"
         cluster.brokers[2].refuses_connections = False
@@ -151,7 +150,7 @@ def test_a_controller_does_not_resign_because_the_only_other_broker_is_dead(regi
         for id in (1, 2):
             await cluster.start_broker(id)
         shell = await cluster.start_shell(1)
-        await soon(lambda: shell.is_active)
+        await eventually(lambda: shell.is_active)
         cluster.brokers[2].refuses_connections = True
         await asyncio.sleep(registered_s)
         await cluster.stop_broker(2)
@@ -168,9 +167,9 @@ def test_the_office_is_given_up_once_though_the_answer_of_the_store_is_lost(monk
     async def story(cluster: FakeCluster) -> None:
         await cluster.start_broker(2)
         shell = await cluster.start_shell(1)
-        await soon(lambda: shell.is_active)
+        await eventually(lambda: shell.is_active)
         shell._reach.is_isolated = True
         await cluster.session.delete(nodes.CONTROLLER)
-        await soon(lambda: shell.epoch == 2)
+        await eventually(lambda: shell.epoch == 2)
 
     play(story, isolation_timeout_ms=6000)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.clusterkit import ClusterKit, Story, run
+from tests.kits.clusterkit import ClusterKit, Story, run
 from tidelog.errors import ErrorCode, TidelogError
 from tidelog.lab.broker import eventually
 from tidelog.lab.store import EmbeddedStore

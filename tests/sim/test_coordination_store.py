@@ -1,6 +1,6 @@
 """The embedded coordination store on a simulated machine: kills, freezes, power losses, full and failing disks.
 
-The random runs are in tests/storekit.py; each single story here is one of the ways in which such a store can lie.
+The random runs are in tests/kits/storekit.py; each single story here is one of the ways in which such a store can lie.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.storekit import TIMEOUT_MS, Books, Members, run, watched
+from tests.kits.storekit import TIMEOUT_MS, Books, Members, run, watched
 from tidelog.coordination.embedded import EmbeddedSession
 from tidelog.coordination.entries import Ended, to_line
 from tidelog.coordination.journal import latest_generation

@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from tests.brokerkit import Kit
-from tests.brokerkit import run as run_one
-from tests.clusterkit import ClusterKit, run
-from tests.memberkit import GROUP, MemberKit, ready, stable_generation
+from tests.kits.brokerkit import Kit
+from tests.kits.brokerkit import run as run_one
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.memberkit import GROUP, MemberKit, ready, stable_generation
 from tidelog.broker import pacing
 from tidelog.broker.handlers import group_offsets
 from tidelog.client.group_offsets import commit_offsets, committed_offsets

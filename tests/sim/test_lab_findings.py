@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import batch
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import batch
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import DEFAULT_CONNECT_TIMEOUT_MS
 from tidelog.replication.leader import Leader

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tidelog.broker.partition import Partition
 from tidelog.errors import ErrorCode
 from tidelog.lab.loop import SimulationError

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tests.sim import edge_mutations
 from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode

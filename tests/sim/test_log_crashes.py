@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from logkit import batch, with_config
+from tests.kits.logkit import batch, with_config
 from tidelog.lab.world import SimHost, World
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping, Intervals

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pytest
 
-from logkit import batch, idempotent, with_config
+from tests.kits.logkit import batch, idempotent, with_config
 from tidelog.lab.clock import EPOCH_MS
 from tidelog.lab.world import SimHost, World
 from tidelog.log.directory import LogDirectory
@@ -38,8 +38,7 @@ HOWS: list[How] = ["kill", "power loss"]
 CONFIG = with_config(segment_bytes=600, retention_ms=-1, file_delete_delay_ms=3)
 COMPACTED = with_config(
     segment_bytes=400,
-    cleanup_compact=True,
-    cleanup_delete=False,
+    cleanup_policy=("compact",),
     min_cleanable_dirty_ratio=0.01,
     delete_retention_ms=10**9,
     file_delete_delay_ms=3,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from logkit import batch, values, with_config
+from tests.kits.logkit import batch, values, with_config
 from tidelog.errors import StorageError, SyncError
 from tidelog.lab.world import SimHost, World
 from tidelog.log import recovery

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from logkit import PARTITION, batch, idempotent, open_log, read_all, values, with_config
+from tests.kits.logkit import PARTITION, batch, idempotent, open_log, read_all, values, with_config
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import StorageError, TidelogError
 from tidelog.lab.world import SimHost, World
 from tidelog.log.cleaner import clean, plan_cleaning
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping, Intervals
 from tidelog.log.log import Log
@@ -22,9 +22,7 @@ from tidelog.records.header import headers
 from tidelog.types import TopicPartition
 
 KEPT = with_config(retention_ms=-1, file_delete_delay_ms=50)
-COMPACTED = with_config(
-    cleanup_compact=True, cleanup_delete=False, delete_retention_ms=1000, min_cleanable_dirty_ratio=0.0
-)
+COMPACTED = with_config(cleanup_policy=("compact",), delete_retention_ms=1000, min_cleanable_dirty_ratio=0.0)
 
 
 def in_world(story: Callable[[SimHost], Coroutine[Any, Any, None]], seed: int = 1) -> None:
@@ -36,7 +34,7 @@ def in_world(story: Callable[[SimHost], Coroutine[Any, Any, None]], seed: int = 
         world.run(story(host))
 
 
-async def opened(host: SimHost, config: LogConfig = KEPT) -> LogDirectory:
+async def opened(host: SimHost, config: TopicConfig = KEPT) -> LogDirectory:
     return await LogDirectory.open(host.disk, host.clock, host.random, "data", lambda topic: config)
 
 

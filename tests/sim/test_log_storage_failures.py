@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from logkit import FixedClock, batch, open_log, values, with_config
+from tests.kits.logkit import FixedClock, batch, open_log, values, with_config
 from tidelog.errors import StorageError
 from tidelog.lab.disk import SimDisk
 from tidelog.lab.inode import Inode

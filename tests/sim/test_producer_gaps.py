@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.brokerkit import code_of
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import idempotent
+from tests.kits.brokerkit import code_of
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import idempotent
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 

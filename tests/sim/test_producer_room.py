@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.brokerkit import code_of
-from tests.clusterkit import ClusterKit, run
-from tests.logkit import idempotent
+from tests.kits.brokerkit import code_of
+from tests.kits.clusterkit import ClusterKit, run
+from tests.kits.logkit import idempotent
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.log.producer_silence import SILENT_MS

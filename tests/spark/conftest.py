@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from peers import home, spark_connector
-from tests.processkit import BrokerProcess, broker_process
-from tests.sparkkit import Topics
+from tests.kits.processkit import BrokerProcess, broker_process
+from tests.kits.sparkkit import Topics
 
 _NUMBERS = itertools.count()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.sparkkit import BASE_MS, Topics, rows_of
+from tests.kits.sparkkit import BASE_MS, Topics, rows_of
 from tidelog.records.header import Codec
 
 pytestmark = pytest.mark.jvm

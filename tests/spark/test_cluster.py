@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.processkit import BrokerProcess
-from tests.sparkclusterkit import SparkCluster, SparkDriver, spark_cluster, spark_driver
-from tests.sparkkit import Topics
+from tests.kits.processkit import BrokerProcess
+from tests.kits.sparkclusterkit import SparkCluster, SparkDriver, spark_cluster, spark_driver
+from tests.kits.sparkkit import Topics
 
 pytestmark = [pytest.mark.jvm, pytest.mark.long, pytest.mark.minutes]
 

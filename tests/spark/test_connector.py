@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peers import spark_connector
-from tests.sparkkit import BASE_MS, Topics, rows_of
+from tests.kits.sparkkit import BASE_MS, Topics, rows_of
 from tidelog.records.header import Codec
 from tidelog.spark.offsets import from_json
 from tidelog.types import TopicPartition

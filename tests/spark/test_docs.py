@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.sparkclusterkit import MarkedProcess, spark_cluster, wait_for_spark
-from tests.sparkkit import Topics, rows_of
+from tests.kits.sparkclusterkit import MarkedProcess, spark_cluster, wait_for_spark
+from tests.kits.sparkkit import Topics, rows_of
 from tidelog.types import TopicPartition
 from tools import watermarks
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.sparkkit import Topics, rows_of
+from tests.kits.sparkkit import Topics, rows_of
 
 pytestmark = pytest.mark.jvm
 

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.loadkit import Load, read_all
-from tests.processclusterkit import (
+from tests.kits.loadkit import Load, read_all
+from tests.kits.processclusterkit import (
     ASSIGNMENTS,
     BROKERS,
     LEADER,
@@ -30,8 +30,8 @@ from tests.processclusterkit import (
     ProcessCluster,
     started,
 )
-from tests.spark_driver import totals_by_partition, totals_of, write_totals
-from tests.sparkclusterkit import (
+from tests.kits.spark_driver import totals_by_partition, totals_of, write_totals
+from tests.kits.sparkclusterkit import (
     WORKERS,
     MarkedProcess,
     SparkCluster,
@@ -40,7 +40,7 @@ from tests.sparkclusterkit import (
     spark_driver,
     wait_for_spark,
 )
-from tests.sparkkit import Topics
+from tests.kits.sparkkit import Topics
 
 pytestmark = [pytest.mark.jvm, pytest.mark.long]
 

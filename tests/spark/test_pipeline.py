@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from examples.demo.results import minute_of, table_rows, topic_values
-from tests.processkit import broker_process
-from tests.sparkkit import Topics
+from tests.kits.processkit import broker_process
+from tests.kits.sparkkit import Topics
 from tidelog.pipeline.templates import TOPICS
 
 pytest.importorskip("pyspark")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.processkit import free_port
-from tests.sparkkit import Topics
+from tests.kits.processkit import free_port
+from tests.kits.sparkkit import Topics
 
 pytestmark = pytest.mark.jvm
 

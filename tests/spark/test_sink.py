@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sparkkit import Topics, rows_of
+from tests.kits.sparkkit import Topics, rows_of
 from tidelog.client.partitioner import partition_of_key
 
 pytestmark = pytest.mark.jvm

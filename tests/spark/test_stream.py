@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.processkit import wait_for
-from tests.sparkkit import Topics
+from tests.kits.processkit import wait_for
+from tests.kits.sparkkit import Topics
 from tidelog.spark.offsets import from_json
 from tidelog.types import TopicPartition
 

@@ -17,9 +17,9 @@ import pyspark
 import pytest
 
 from peers import spark_connector
-from tests.processkit import BrokerProcess, broker_process, free_port
-from tests.sparkclusterkit import wait_for_spark
-from tests.sparkkit import Topics
+from tests.kits.processkit import BrokerProcess, broker_process, free_port
+from tests.kits.sparkclusterkit import wait_for_spark
+from tests.kits.sparkkit import Topics
 from tidelog.types import TopicPartition
 
 pytestmark = pytest.mark.jvm

@@ -18,9 +18,9 @@ from typing import Any, TypeVar, cast
 import pytest
 import uvloop
 
-from fuzzkit import DELETE_TOPICS, Drive, FakeConnection, Frames
-from logkit import batch
-from processkit import BrokerProcess, broker_process
+from tests.kits.fuzzkit import DELETE_TOPICS, Drive, FakeConnection, Frames
+from tests.kits.logkit import batch
+from tests.kits.processkit import BrokerProcess, broker_process
 from tidelog.broker.apis import CONTROL_KEYS, SERVED
 from tidelog.broker.broker import Broker
 from tidelog.config.broker import BrokerConfig

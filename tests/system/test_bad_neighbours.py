@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from bad_clients import COMPACTED, KINDS, VICTIM, WIDE, WIDTH
-from processkit import BrokerProcess, broker_process
+from tests.kits.bad_clients import COMPACTED, KINDS, VICTIM, WIDE, WIDTH
+from tests.kits.processkit import BrokerProcess, broker_process
 from tidelog.net.calling import Connection
 from tidelog.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
-TESTS = Path(__file__).parent.parent
+KITS = Path(__file__).parents[1] / "kits"
 GOOD = "orders"
 SETTINGS = {"auto_create_topics_enable": "true", "offsets_topic_replication_factor": "1"}
 """The good client has a group, and so a coordinator."""
@@ -51,7 +51,7 @@ async def create_topics(port: int) -> None:
 def run_beside(broker: BrokerProcess, kinds: list[list[str]], seconds: float, seed: int) -> None:
     """Play the bad clients beside a good one, and look at what became of the good one."""
     good = subprocess.Popen(
-        [sys.executable, str(TESTS / "good_client.py"), str(broker.port), GOOD],
+        [sys.executable, str(KITS / "good_client.py"), str(broker.port), GOOD],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -61,7 +61,7 @@ def run_beside(broker: BrokerProcess, kinds: list[list[str]], seconds: float, se
         assert good.stdout.readline() == "ready\n"
         bad = [
             subprocess.Popen(
-                [*_NICE, str(TESTS / "bad_clients.py"), str(broker.port), str(seconds), str(seed + at), *names],
+                [*_NICE, str(KITS / "bad_clients.py"), str(broker.port), str(seconds), str(seed + at), *names],
                 stdout=subprocess.PIPE,
                 text=True,
             )

@@ -13,8 +13,8 @@ import pytest
 import uvloop
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.logkit import batch, batch_around
-from tests.processkit import DEADLINE_S, BrokerProcess, broker_process
+from tests.kits.logkit import batch, batch_around
+from tests.kits.processkit import DEADLINE_S, BrokerProcess, broker_process
 from tidelog.errors import ErrorCode
 from tidelog.net.calling import Connection
 from tidelog.records.build import build_batch

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.processkit import BrokerProcess, broker_process
+from tests.kits.processkit import BrokerProcess, broker_process
 from tests.system.test_up import DEADLINE_S, TIDELOG, Up, gone, until
 
 BROKERS = (1, 2, 3)

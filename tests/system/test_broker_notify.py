@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processkit import DEADLINE_S, broker_process
+from tests.kits.processkit import DEADLINE_S, broker_process
 
 
 @pytest.mark.parametrize("prefix", ["", "@"], ids=["path", "abstract"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.coordinationkit import zookeeper_server
+from tests.kits.coordinationkit import zookeeper_server
 from tests.system.test_up import TIDELOG, Up, until
 
 VICTIM = 2

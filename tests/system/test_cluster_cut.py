@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processclusterkit import (
+from tests.kits.processclusterkit import (
     BROKERS,
     CONTROLLER,
     FOLLOWER,
@@ -19,8 +19,8 @@ from tests.processclusterkit import (
     ProcessCluster,
     started,
 )
-from tests.processkit import free_port
-from tests.proxykit import Wires
+from tests.kits.processkit import free_port
+from tests.kits.proxykit import Wires
 
 BEFORE, AFTER = 100, 200
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processclusterkit import (
+from tests.kits.processclusterkit import (
     BROKERS,
     CONTROLLER,
     FOLLOWER,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.logkit import batch
-from tests.processclusterkit import (
+from tests.kits.logkit import batch
+from tests.kits.processclusterkit import (
     CONTROLLER,
     HOMES,
     LEADER,
@@ -19,7 +19,7 @@ from tests.processclusterkit import (
     TOPIC,
     process_cluster,
 )
-from tests.processkit import wait_for
+from tests.kits.processkit import wait_for
 from tidelog.errors import ErrorCode
 from tidelog.wire.frames import decode_response, encode_request
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

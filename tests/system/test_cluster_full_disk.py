@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processclusterkit import (
+from tests.kits.processclusterkit import (
     BROKERS,
     CONTROLLER,
     FOLLOWER,
@@ -21,7 +21,7 @@ from tests.processclusterkit import (
     ProcessCluster,
     process_cluster,
 )
-from tests.processkit import DEADLINE_S, BrokerProcess, wait_for
+from tests.kits.processkit import DEADLINE_S, BrokerProcess, wait_for
 
 BEFORE, AFTER = 50, 100
 LIMIT_BYTES = 1_000_000

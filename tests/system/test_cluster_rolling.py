@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processclusterkit import BROKERS, HOMES, process_cluster
+from tests.kits.processclusterkit import BROKERS, HOMES, process_cluster
 
 BETWEEN = 100
 """Acknowledgements in each partition between two restarts."""

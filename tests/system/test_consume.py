@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from processkit import BrokerProcess, broker_process
+from tests.kits.processkit import BrokerProcess, broker_process
 
 TIDELOG = (sys.executable, "-m", "tidelog")
 DEADLINE_S = 60.0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinationkit import eventually
+from tests.kits.coordinationkit import becomes_true
 from tidelog.coordination.embedded import EmbeddedCoordination
 from tidelog.coordination.local_machine import LocalMachine
 from tidelog.coordination.port import NoNodeError, Session, SessionState
@@ -33,7 +33,15 @@ class Process:
     def __init__(self, directory: Path, name: str, *options: str, timeout_ms: int = TIMEOUT_MS) -> None:
         self.name = name
         self.reports: list[list[str]] = []
-        command = [sys.executable, "-m", "tests.coordination_member", str(directory), name, str(timeout_ms), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.kits.coordination_member",
+            str(directory),
+            name,
+            str(timeout_ms),
+            *options,
+        ]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, cwd=Path(__file__).parents[2])
         assert self._process.stdout is not None
         self._output = self._process.stdout
@@ -51,7 +59,7 @@ class Process:
             assert self._process.poll() is None, "the member has died"
             return len(self.read(kind)) >= count
 
-        await eventually(there)
+        await becomes_true(there)
         return self.read(kind)[count - 1]
 
     async def is_stopped(self) -> bool:
@@ -93,7 +101,7 @@ class Cluster:
         async def as_wanted() -> bool:
             return await self.session.children("/ids") == sorted(names)
 
-        await eventually(as_wanted, patience_s)
+        await becomes_true(as_wanted, patience_s)
         return time.monotonic() - started
 
     async def count(self) -> int:
@@ -110,7 +118,7 @@ class Cluster:
         async def has_grown() -> bool:
             return await self.count() > before
 
-        await eventually(has_grown, PATIENCE_S)
+        await becomes_true(has_grown, PATIENCE_S)
 
     def was_led_by_one_at_a_time(self) -> None:
         terms: dict[str, tuple[int, int]] = {}
@@ -234,7 +242,7 @@ def test_a_member_stops_in_the_midst_of_a_change(
     async def first() -> None:
         """Alone, so that nobody else is quicker to make the next generation."""
         stopping = await cluster.join("s", "--seal-bytes", seal, when, where, "--stop-count", str(count))
-        await eventually(stopping.is_stopped)
+        await becomes_true(stopping.is_stopped)
 
     async def story() -> None:
         await cluster.join("a", "--seal-bytes", seal)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from logkit import batch
-from processkit import broker_process, wait_for
+from tests.kits.logkit import batch
+from tests.kits.processkit import broker_process, wait_for
 from tidelog.errors import ErrorCode
 from tidelog.net.calling import Connection
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

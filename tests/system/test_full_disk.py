@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from logkit import batch
-from processkit import DEADLINE_S, broker_process
+from tests.kits.logkit import batch
+from tests.kits.processkit import DEADLINE_S, broker_process
 from tidelog.errors import ErrorCode
 from tidelog.net.calling import Connection
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Messag
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.processclusterkit import TOPIC, ProcessCluster, process_cluster
-from tests.processkit import broker_process, wait_for
+from tests.kits.processclusterkit import TOPIC, ProcessCluster, process_cluster
+from tests.kits.processkit import broker_process, wait_for
 
 ONE = {
     "offsets_topic_replication_factor": "1",

@@ -15,7 +15,7 @@ import pytest
 
 from peers import home
 from peers.tools import JavaShell
-from tests.brokerkit import Kit, run_here
+from tests.kits.brokerkit import Kit, run_here
 from tests.system.test_librdkafka_sequences import refuse
 from tidelog.errors import ErrorCode
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.brokerkit import Kit, run_here
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run_here
+from tests.kits.logkit import batch
 from tidelog.broker.handlers import produce
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from logkit import batch
-from processkit import BrokerProcess, broker_process, wait_for
+from tests.kits.logkit import batch
+from tests.kits.processkit import BrokerProcess, broker_process, wait_for
 from tidelog.net.calling import Connection
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

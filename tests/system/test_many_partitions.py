@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from logkit import batch, values
+from tests.kits.logkit import batch, values
+from tidelog.config.topic import default_topic
 from tidelog.host.clock import SystemClock
 from tidelog.host.disk import RealDisk
 from tidelog.host.limits import raise_open_file_limit
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.types import TopicPartition
 
@@ -25,7 +25,7 @@ def test_ten_thousand_partitions_open_within_the_file_limit(directory: str, clea
 
     async def opened(disk: RealDisk) -> LogDirectory:
         return await LogDirectory.open(
-            disk, SystemClock(), random.SystemRandom(), directory + "/data", lambda topic: LogConfig()
+            disk, SystemClock(), random.SystemRandom(), directory + "/data", lambda topic: default_topic()
         )
 
     async def write(disk: RealDisk) -> None:

@@ -12,10 +12,10 @@ from typing import cast
 
 import pytest
 
-from tests.docskit import ROOT
-from tests.metricskit import Page, parse, read_page
-from tests.processkit import wait_for
-from tests.promqlkit import missing, queries, selectors
+from tests.kits.docskit import ROOT
+from tests.kits.metricskit import Page, parse, read_page
+from tests.kits.processkit import wait_for
+from tests.kits.promqlkit import missing, queries, selectors
 from tests.system.test_up import Up
 from tidelog.metrics import Metrics
 

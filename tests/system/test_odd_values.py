@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from processkit import broker_process
+from tests.kits.processkit import broker_process
 from tidelog.cli.main import main
 
 NOBODY = "127.0.0.1:1"

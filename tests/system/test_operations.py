@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.docskit import ROOT, console_lines, section
-from tests.processkit import free_port, wait_for
+from tests.kits.docskit import ROOT, console_lines, section
+from tests.kits.processkit import free_port, wait_for
 from tidelog.host.listening import is_free
 
 PAGE = ROOT / "docs" / "OPERATIONS.md"

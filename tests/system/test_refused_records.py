@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import Message, NewTopic
 
-from tests.processkit import broker_process
+from tests.kits.processkit import broker_process
 
 COUNT = 100
 LACKING = list(range(3, COUNT, 10))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.processkit import BrokerProcess, broker_process, wait_for
-from tests.sparkkit import Topics
+from tests.kits.processkit import BrokerProcess, broker_process, wait_for
+from tests.kits.sparkkit import Topics
 from tidelog.client.sending import PartlyWrittenError
 from tidelog.spark.options import write_options
 from tidelog.spark.writing import write_batches

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from logkit import batch
-from processkit import BrokerProcess, broker_process, wait_for
+from tests.kits.logkit import batch
+from tests.kits.processkit import BrokerProcess, broker_process, wait_for
 from tidelog.net.calling import Connection
 from tidelog.wire.frames import encode_request
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

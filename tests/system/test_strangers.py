@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.logkit import batch
-from tests.processclusterkit import FOLLOWER, LEADER, TOPIC, process_cluster
-from tests.processkit import BrokerProcess, broker_process
+from tests.kits.logkit import batch
+from tests.kits.processclusterkit import FOLLOWER, LEADER, TOPIC, process_cluster
+from tests.kits.processkit import BrokerProcess, broker_process
 from tidelog.errors import ErrorCode
 from tidelog.net.calling import Connection, ConnectionClosedError
 from tidelog.wire.messages.controller import (

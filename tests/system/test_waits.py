@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.processclusterkit import BROKERS, CONTROLLER, FOLLOWER, LEADER, TOPIC, ProcessCluster
-from tests.processkit import DEADLINE_S, free_port, wait_for
+from tests.kits.processclusterkit import BROKERS, CONTROLLER, FOLLOWER, LEADER, TOPIC, ProcessCluster
+from tests.kits.processkit import DEADLINE_S, free_port, wait_for
 from tidelog.groups import partition_of
 
 TIDELOG = (sys.executable, "-m", "tidelog")

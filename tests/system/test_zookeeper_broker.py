@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from peers.clients import consume, create_topic
-from tests.coordinationkit import zookeeper_server
-from tests.processkit import broker_process, wait_for
+from tests.kits.coordinationkit import zookeeper_server
+from tests.kits.processkit import broker_process, wait_for
 
 pytestmark = pytest.mark.jvm
 

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from peers import home
 from peers.process import free_port
 from peers.zookeeper import is_serving
-from tests.processkit import wait_for
+from tests.kits.processkit import wait_for
 from tidelog.cli.main import main
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinationkit import zookeeper_server
-from tests.processkit import wait_for
+from tests.kits.coordinationkit import zookeeper_server
+from tests.kits.processkit import wait_for
 
 pytestmark = pytest.mark.jvm
 
@@ -25,7 +25,7 @@ class Member:
         self._file = file
         file.touch()
         connect = f"{zookeeper_server().connect}/{chroot}"
-        command = [sys.executable, "-m", "tests.zookeeper_member", connect, str(TIMEOUT_MS), str(file)]
+        command = [sys.executable, "-m", "tests.kits.zookeeper_member", connect, str(TIMEOUT_MS), str(file)]
         self.process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
     def reports(self, kind: str) -> list[list[str]]:

@@ -18,8 +18,8 @@ from kazoo.client import KazooClient
 
 from peers.clients import create_topic
 from peers.kafka import ZooKeeperBroker
-from tests.coordinationkit import zookeeper_server
-from tests.processkit import broker_process, wait_for
+from tests.kits.coordinationkit import zookeeper_server
+from tests.kits.processkit import broker_process, wait_for
 
 pytestmark = pytest.mark.jvm
 

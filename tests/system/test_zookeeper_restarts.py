@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinationkit import zookeeper_server
-from tests.loadkit import Load
-from tests.processclusterkit import BROKERS, SESSION_MS, ProcessCluster, process_cluster
-from tests.processkit import wait_for
+from tests.kits.coordinationkit import zookeeper_server
+from tests.kits.loadkit import Load
+from tests.kits.processclusterkit import BROKERS, SESSION_MS, ProcessCluster, process_cluster
+from tests.kits.processkit import wait_for
 
 pytestmark = [pytest.mark.jvm, pytest.mark.long]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.coordinationkit import Heard, eventually, wait_for_state, zookeeper_server
+from tests.kits.coordinationkit import Heard, becomes_true, wait_for_state, zookeeper_server
 from tidelog.coordination.port import ConnectionLostError, Event, EventKind, SessionLostError, SessionState
 from tidelog.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperSession, ZooKeeperUnreachableError
 from tidelog.errors import TidelogError
@@ -164,7 +164,7 @@ def test_a_session_that_is_cut_off_is_not_current_before_the_server_ends_it_and_
         async def is_over() -> bool:
             return not session.is_current()
 
-        await eventually(is_over)
+        await becomes_true(is_over)
         assert gone.events == [], "it must know before anybody else does"
         assert session.state is SessionState.SUSPENDED, "the server may yet give it back"
         assert await gone.wait() == [Event(EventKind.DELETED, "/mine")]
@@ -292,7 +292,7 @@ def test_edge_41_a_server_that_was_frozen_for_longer_than_a_session_gives_it_bac
         async def is_decided() -> bool:
             return session.is_current() or session.state is SessionState.LOST
 
-        await eventually(is_decided, 2.0)
+        await becomes_true(is_decided, 2.0)
         await wait_for_state(other, SessionState.CONNECTED)
         stat = await other.exists("/mine")
         assert (stat is not None and stat.owner == session.id) == session.is_current()
@@ -312,7 +312,7 @@ def test_pings_keep_an_idle_session_for_as_long_as_the_server_grants() -> None:
             assert modest.is_current()
             return modest._link.current_until_ns > before + 2 * SHORTEST_TIMEOUT_MS * 1_000_000
 
-        await eventually(renewed_over_and_over)
+        await becomes_true(renewed_over_and_over)
         assert modest.state is SessionState.CONNECTED
         await modest.close()
         await greedy.close()

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.brokerkit import PRODUCE_BY_NAME, Kit, code_of, produce_request, run
-from tests.logkit import batch, batch_around, idempotent
-from tests.metricskit import counted, value
+from tests.kits.brokerkit import PRODUCE_BY_NAME, Kit, code_of, produce_request, run
+from tests.kits.logkit import batch, batch_around, idempotent
+from tests.kits.metricskit import counted, value
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection
@@ -256,7 +256,7 @@ def test_a_request_that_takes_long_gives_the_loop_back_between_its_batches() -> 
     run(story)
 
 
-class Ticking:
+class Ticking(Clock):
     """A clock by which every look at it takes two milliseconds."""
 
     def __init__(self, clock: Clock) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.brokerkit import Kit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import batch
 from tests.unit.test_broker_fetcher import SESSION, Leader, _following
 from tests.unit.test_broker_offsets import delete_records
 from tidelog.errors import ErrorCode

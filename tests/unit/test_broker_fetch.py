@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, code_of, fetch_request, fetched, run, values_of, within
-from tests.logkit import batch, marker, whole_batches_end
+from tests.kits.brokerkit import FETCH, FETCH_BY_NAME, Kit, code_of, fetch_request, fetched, run, values_of, within
+from tests.kits.logkit import batch, marker, whole_batches_end
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.log.producers import AppendOrigin

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
-from tests.logkit import FixedClock, batch
+from tests.kits.brokerkit import FETCH, FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
+from tests.kits.logkit import FixedClock, batch
 from tidelog.broker.fetch_reading import FetchReading
 from tidelog.broker.fetch_sessions import FetchSession, FetchSessions, PartitionTotal
 from tidelog.broker.handlers import fetch as fetch_handler

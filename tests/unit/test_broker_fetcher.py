@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import batch
 from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.fetcher_settings import FetcherSettings
+from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection
@@ -23,6 +24,7 @@ from tidelog.wire.messages.fetch import (
     FetchResponsePartitionData,
 )
 
+SETTINGS = FetcherSettings.of(BrokerConfig.defaults())
 SESSION = 7
 
 
@@ -87,7 +89,7 @@ async def _following(
     async def connect(_: int) -> Connection:
         return cast(Connection, leader)
 
-    fetcher = Fetcher(2, 1, broker_epoch, connect, FetcherSettings(), lambda size: None)
+    fetcher = Fetcher(2, 1, broker_epoch, connect, SETTINGS, lambda size: None)
     for index in range(partitions):
         partition = kit.partition(index=index)
         partition.follow()
@@ -332,7 +334,7 @@ def test_a_new_life_names_all_partitions_again() -> None:
         async def connect(_: int) -> Connection:
             return cast(Connection, leader)
 
-        fetcher = Fetcher(2, 1, lambda: life[0], connect, FetcherSettings(), lambda size: None)
+        fetcher = Fetcher(2, 1, lambda: life[0], connect, SETTINGS, lambda size: None)
         fetcher.add(kit.partition(), 0)
         await eventually(lambda: len(leader.asked) == 1)
         assert _named(leader.asked[0][0]) == (0, 0, 1, 5)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker.fetcher_settings import FetcherSettings
 from tidelog.broker.fetchers import Fetchers, fetcher_id
+from tidelog.config.broker import BrokerConfig
 from tidelog.net.calling import Connection
 from tidelog.types import TopicPartition
 
@@ -21,7 +22,8 @@ async def _never(_: int) -> Connection:
 def test_each_partition_of_a_leader_has_one_of_its_fetchers() -> None:
     async def story(kit: Kit) -> None:
         await kit.create_topic("t", PARTITIONS)
-        fetchers = Fetchers(1, lambda: 5, _never, FetcherSettings, lambda: 3, lambda size: None)
+        settings = FetcherSettings.of(BrokerConfig.defaults())
+        fetchers = Fetchers(1, lambda: 5, _never, lambda: settings, lambda: 3, lambda size: None)
         for index in range(PARTITIONS):
             partition = kit.partition(index=index)
             partition.follow()

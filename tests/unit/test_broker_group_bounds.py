@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tests.kits.brokerkit import Kit, run
+from tests.kits.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.errors import ErrorCode
 from tidelog.groups import partition_of
 from tidelog.net.calling import Connection

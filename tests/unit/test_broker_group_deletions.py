@@ -7,8 +7,9 @@ from collections.abc import Container, Mapping
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tests.kits.brokerkit import Kit, run
+from tests.kits.groupkit import group_config
+from tests.kits.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.broker.broker import Broker
 from tidelog.broker.group.deleted_before import DeletedBefore
 from tidelog.broker.handlers import control, group_offsets
@@ -19,7 +20,7 @@ from tidelog.controller.image import Image
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.coordination.port import ConnectionLostError
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, Groups
+from tidelog.groups import Groups
 from tidelog.groups.commits import Commits
 from tidelog.groups.effects import Turn
 from tidelog.groups.group import Group
@@ -158,7 +159,7 @@ def test_a_coordinator_that_loads_looks_at_some_offsets_in_each_turn(monkeypatch
     async def story(kit: Kit) -> None:
         await kit.create_topic("t", 1)
         await ready(kit)
-        groups, value = Groups(GroupConfig()), Counted(offset=5, metadata="", commit_timestamp=0)
+        groups, value = Groups(group_config()), Counted(offset=5, metadata="", commit_timestamp=0)
         for number in range(100):
             group = groups._create(f"group-{number}", 0)
             group.commits.by_topic["t"] = dict.fromkeys(range(1_000), value)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import COMMIT, MemberKit, commit_request, ready
+from tests.kits.brokerkit import Kit, run
+from tests.kits.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.broker.group.shard import GroupShard
 from tidelog.groups import Groups
 from tidelog.groups.group import Group

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import COMMIT, commit_request, coordinator_of, ready
-from tests.metricskit import Page, parse
+from tests.kits.brokerkit import Kit, run
+from tests.kits.memberkit import COMMIT, commit_request, coordinator_of, ready
+from tests.kits.metricskit import Page, parse
 from tidelog.broker.group import gauges, log_ends
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.lab.broker import eventually, sim_settings

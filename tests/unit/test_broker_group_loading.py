@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import FETCH, PRODUCE_BY_NAME, Kit, follower_request, produce_request, run
-from tests.memberkit import GROUP, MemberKit, ready
-from tests.metricskit import value
+from tests.kits.brokerkit import FETCH, PRODUCE_BY_NAME, Kit, follower_request, produce_request, run
+from tests.kits.groupkit import group_config
+from tests.kits.memberkit import GROUP, MemberKit, ready
+from tests.kits.metricskit import value
 from tests.unit.test_broker_groups import ONE
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
 from tidelog.errors import ErrorCode, TidelogError
-from tidelog.groups import GroupConfig, Groups, partition_of
+from tidelog.groups import Groups, partition_of
 from tidelog.groups.records import group_record, read_record
 from tidelog.lab.broker import eventually
 from tidelog.log.log import Log
@@ -387,7 +388,7 @@ def test_edge_38_no_bytes_make_the_reader_of_records_fail_in_another_way() -> No
             read_record(bytes(key), bytes(value))
         except TidelogError:
             continue
-        groups = Groups(GroupConfig())
+        groups = Groups(group_config())
         assert groups.replay([(bytes(key), bytes(value))]).count == 0
         groups.loaded(0)
         groups.expire(1 << 40)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import COMMIT, GROUP, JOIN, LEAVE, MemberKit, commit_request, ready, stable_generation
+from tests.kits.brokerkit import Kit, run
+from tests.kits.memberkit import COMMIT, GROUP, JOIN, LEAVE, MemberKit, commit_request, ready, stable_generation
 from tidelog.broker.group.replies import in_slices, is_large
 from tidelog.broker.group.shard import ANSWERS_AT_ONCE
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC

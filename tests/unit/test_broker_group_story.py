@@ -6,15 +6,14 @@ import logging
 
 import pytest
 
-from tests.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, subscription
+from tests.kits.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.broker.group.story import GroupStory
-from tidelog.groups import GroupConfig
 
 
 @pytest.fixture
 def coordinator(caplog: pytest.LogCaptureFixture) -> Coordinator:
     caplog.set_level(logging.INFO)
-    made = Coordinator(GroupConfig(initial_rebalance_delay_ms=3_000))
+    made = Coordinator(group_config(initial_rebalance_delay_ms=3_000))
     made.groups.usage.story = GroupStory()
     return made
 
@@ -121,7 +120,7 @@ def test_each_member_has_a_line_at_debug(coordinator: Coordinator, caplog: pytes
 
 def test_a_log_that_does_not_want_it_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    made = Coordinator(GroupConfig(initial_rebalance_delay_ms=3_000))
+    made = Coordinator(group_config(initial_rebalance_delay_ms=3_000))
     story = made.groups.usage.story = GroupStory()
     joined(made, 3)
     assert caplog.messages == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.partition import Partition
 from tidelog.errors import ErrorCode

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import (
+from tests.kits.brokerkit import Kit, run
+from tests.kits.memberkit import (
     COMMIT,
     FETCH,
     FIND,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import FETCH, Kit, fetch_request, fetched, follower_request, run
-from tests.logkit import batch
+from tests.kits.brokerkit import FETCH, Kit, fetch_request, fetched, follower_request, run
+from tests.kits.logkit import batch
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.log.trimming import advance_log_start

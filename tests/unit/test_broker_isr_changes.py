@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker import isr_changes
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.partition import Partition
@@ -327,7 +327,7 @@ def test_the_log_says_how_far_behind_who_leaves_the_isr_is_and_for_how_long(capl
         changes.propose(partition, (1, FOLLOWER))
         await eventually(lambda: partition.isr == (1, FOLLOWER))
         assert partition.leader is not None
-        now_ms = partition.log.clock.monotonic_ns() // 1_000_000
+        now_ms = partition.log.clock.monotonic_ms()
         partition.leader.follower_fetched(FollowerFetch(FOLLOWER, 0, 0, 7), now_ms)
         partition.leader.appended(12, now_ms)
         await asyncio.sleep(11)

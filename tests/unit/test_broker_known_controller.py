@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import UPDATE_METADATA, Kit, run
-from tests.metricskit import value
+from tests.kits.brokerkit import UPDATE_METADATA, Kit, run
+from tests.kits.metricskit import value
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import ConnectionClosedError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import COMMIT, GROUP, commit_request, ready
+from tests.kits.brokerkit import Kit, run
+from tests.kits.memberkit import COMMIT, GROUP, commit_request, ready
 from tidelog.broker.group.replies import Reply
 from tidelog.broker.group.writes import Writes, WriteSettings
 from tidelog.broker.pacing import SlowLane

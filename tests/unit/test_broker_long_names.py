@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.brokerkit import (
+from tests.kits.brokerkit import (
     FETCH_BY_NAME,
     PRODUCE_BY_NAME,
     Kit,
@@ -18,8 +18,8 @@ from tests.brokerkit import (
     values_of,
     within,
 )
-from tests.logkit import batch, idempotent
-from tests.memberkit import COMMIT, GROUP, commit_request, ready
+from tests.kits.logkit import batch, idempotent
+from tests.kits.memberkit import COMMIT, GROUP, commit_request, ready
 from tests.unit.test_broker_fetch_sessions import Reader
 from tests.unit.test_broker_long_waits import FOR_EVER_MS, make_unseen
 from tidelog.broker.refusals import LIFETIME_MS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker.handlers import elections, topics
 from tidelog.broker.partition import Partition
 from tidelog.controller.events import Elected

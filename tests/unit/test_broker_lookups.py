@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from netkit import simulated
-from tests.brokerkit import Kit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import batch
+from tests.kits.netkit import simulated
 from tidelog.broker.lookups import Lookups
 from tidelog.lab.broker import eventually
 from tidelog.metrics import Metrics

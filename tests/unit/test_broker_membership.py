@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, code_of, run, within
+from tests.kits.brokerkit import Kit, code_of, run, within
 from tidelog.broker.membership import BrokerIdTakenError, Membership, last_epoch, register, set_last_epoch
 from tidelog.controller import nodes
 from tidelog.coordination.memory import MemoryCoordination, MemorySession

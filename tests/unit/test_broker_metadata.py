@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import Kit, run, within
+from tests.kits.brokerkit import Kit, run, within
 from tidelog.broker.metadata import FULL_UPDATE, LEADER_DURING_DELETE, MetadataCache, TopicMetadata
 from tidelog.errors import ErrorCode
 from tidelog.host.clock import SystemClock

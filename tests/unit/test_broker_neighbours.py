@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from netkit import every_loop
+from tests.kits.netkit import every_loop
 from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.neighbours import Neighbours
 from tidelog.net.calling import Connection, ConnectionClosedError

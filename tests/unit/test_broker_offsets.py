@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.brokerkit import Kit, code_of, run, values_of
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, code_of, run, values_of
+from tests.kits.logkit import batch
 from tidelog.errors import ErrorCode
 from tidelog.wire.messages.offsets import (
     DeleteRecordsPartition,

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from netkit import simulated
+from tests.kits.netkit import simulated
 from tidelog.broker.pacing import FIRST, SLICE, Pace, SlowLane
 
 

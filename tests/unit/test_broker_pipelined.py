@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.memberkit import COMMIT, GROUP, commit_request, ready
+from tests.kits.brokerkit import Kit, run
+from tests.kits.memberkit import COMMIT, GROUP, commit_request, ready
 from tidelog.broker.apis import SERVED
 from tidelog.broker.handlers import group_offsets
 from tidelog.net.channel import Call

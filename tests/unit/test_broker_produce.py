@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import PRODUCE, PRODUCE_BY_NAME, Kit, code_of, produce_request, run
-from tests.logkit import batch, idempotent, marker
+from tests.kits.brokerkit import PRODUCE, PRODUCE_BY_NAME, Kit, code_of, produce_request, run
+from tests.kits.logkit import batch, idempotent, marker
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import (
+from tests.kits.brokerkit import (
     FETCH_BY_NAME,
     PRODUCE_BY_NAME,
     Kit,
@@ -18,7 +18,7 @@ from tests.brokerkit import (
     values_of,
     within,
 )
-from tests.logkit import batch, idempotent
+from tests.kits.logkit import batch, idempotent
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection, ConnectionClosedError

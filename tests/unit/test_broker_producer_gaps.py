@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.brokerkit import PRODUCE, PRODUCE_BY_NAME, Kit, code_of, produce_request, run
-from tests.logkit import FixedClock, batch, idempotent
+from tests.kits.brokerkit import PRODUCE, PRODUCE_BY_NAME, Kit, code_of, produce_request, run
+from tests.kits.logkit import FixedClock, batch, idempotent
 from tidelog.broker.partition import RequestError
 from tidelog.broker.refusals import LIFETIME_MS, Refusals, Sent
 from tidelog.errors import ErrorCode, OutOfOrderSequenceError

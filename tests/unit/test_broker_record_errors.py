@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import PRODUCE_BY_NAME, Kit, produce_request, run
+from tests.kits.brokerkit import PRODUCE_BY_NAME, Kit, produce_request, run
 from tidelog.errors import ErrorCode, RecordError
 from tidelog.records import validate
 from tidelog.records.build import build_batch

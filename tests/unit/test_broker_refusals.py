@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import FixedClock, idempotent
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import FixedClock, idempotent
 from tidelog.broker.refusals import Refusals, Sent
 from tidelog.errors import ErrorCode
 

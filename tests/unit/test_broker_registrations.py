@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.brokerkit import Kit, run
-from tests.metricskit import value
+from tests.kits.brokerkit import Kit, run
+from tests.kits.metricskit import value
 from tidelog.broker.registrations import Registrations
 from tidelog.controller import nodes
 from tidelog.coordination.port import Session

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, Kit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, Kit, run
+from tests.kits.logkit import batch
 from tidelog.controller.image import LEADER_DURING_DELETE
 from tidelog.controller.sequence import NO_SEQUENCE, SEQUENCE_TAG, sequence_of, set_sequence
 from tidelog.errors import ErrorCode

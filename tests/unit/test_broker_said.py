@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.clusterkit import ClusterKit, run
+from tests.kits.clusterkit import ClusterKit, run
 from tidelog.broker.said import AGAIN_AFTER_S, Said
 from tidelog.lab.world import World
 

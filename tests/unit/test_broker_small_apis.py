@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker.apis import SERVED
 from tidelog.broker.producer_ids import BLOCK_SIZE, ProducerIds
 from tidelog.coordination.memory import MemoryCoordination

@@ -9,7 +9,17 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import FETCH, FETCH_BY_NAME, Kit, code_of, fetch_request, fetched, follower_request, run, within
+from tests.kits.brokerkit import (
+    FETCH,
+    FETCH_BY_NAME,
+    Kit,
+    code_of,
+    fetch_request,
+    fetched,
+    follower_request,
+    run,
+    within,
+)
 from tests.unit.test_broker_offsets import delete_records
 from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokerkit import PRODUCE_BY_NAME, UPDATE_METADATA, Kit, code_of, produce_request, run, run_here, within
-from tests.logkit import batch
-from tests.logkit import idempotent as _idempotent
+from tests.kits.brokerkit import PRODUCE_BY_NAME, UPDATE_METADATA, Kit, code_of, produce_request, run, run_here, within
+from tests.kits.logkit import batch
+from tests.kits.logkit import idempotent as _idempotent
 from tidelog.broker.broker import Broker
 from tidelog.broker.fetchers import Fetchers
 from tidelog.broker.membership import BrokerIdTakenError

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from tests.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run
 from tidelog.broker.cannot_listen import CannotListenError, bound, told
 from tidelog.broker.first_contact import why_unmet
 from tidelog.broker.main import _tell_start

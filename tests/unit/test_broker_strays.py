@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from tests.brokerkit import LEADER_AND_ISR, Kit, code_of, run
-from tests.logkit import batch
+from tests.kits.brokerkit import LEADER_AND_ISR, Kit, code_of, run
+from tests.kits.logkit import batch
 from tests.unit.test_broker_control import TWO, stop_replica
 from tidelog.broker.dynamic_config import TOPICS
 from tidelog.controller import nodes

@@ -9,13 +9,14 @@ from itertools import pairwise
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import batch
 from tidelog.broker.broker import Broker
 from tidelog.broker.waiting import AnswerTime, CommitQueue
 from tidelog.broker.write_path import Commits, Written
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
+from tidelog.ports import Clock
 from tidelog.replication.leader import FollowerFetch
 
 NONE, NOT_LEADER, TIMED_OUT = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT
@@ -23,7 +24,7 @@ AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 MANY = 200
 
 
-class SlowClock:
+class SlowClock(Clock):
     """Each look at it takes 2 ms, so that 5 ms are over after 48 answers."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.brokerkit import FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
-from tests.logkit import FixedClock
+from tests.kits.brokerkit import FETCH_BY_NAME, Kit, fetch_request, fetched, run, values_of, within
+from tests.kits.logkit import FixedClock
 from tests.unit.test_broker_waiting import SlowClock
 from tidelog.broker.waiting import AnswerTime
 from tidelog.broker.waiting_fetches import MOST_OF_CONNECTION

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.docskit import ROOT, section
+from tests.kits.docskit import ROOT, section
 from tidelog.lab.checkers import ALWAYS_TRUE
 
 RULES = """\

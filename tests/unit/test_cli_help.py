@@ -16,7 +16,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from tests.fake_admin import FakeAdminBroker, served_broker
+from tests.kits.fake_admin import FakeAdminBroker, served_broker
 from tidelog.cli.commands import CONTEXT
 from tidelog.cli.main import main
 from tidelog.wire.messages.groups import ListedGroup, ListGroupsResponse

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.fake_admin import FakeAdminBroker, served_broker
+from tests.kits.fake_admin import FakeAdminBroker, served_broker
 from tidelog.cli.main import main
 from tidelog.client.partitioner import partition_of_key
 from tidelog.errors import ErrorCode

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.clientkit import values
+from tests.kits.clientkit import values
 from tidelog.cli.main import main
 from tidelog.cli.since import iso_time
 

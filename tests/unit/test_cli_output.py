@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.clientkit import values
-from tests.fake_admin import served_broker
-from tests.logkit import idempotent
+from tests.kits.clientkit import values
+from tests.kits.fake_admin import served_broker
+from tests.kits.logkit import idempotent
 from tidelog.cli.output import Size, path_parts, print_rows
 from tidelog.cli.since import iso_time
 from tidelog.errors import ErrorCode

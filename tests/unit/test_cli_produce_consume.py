@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.fake_admin import FakeAdminBroker, served_broker
-from tidelog.cli.cluster import run_until_interrupted
+from tests.kits.fake_admin import FakeAdminBroker, served_broker
 from tidelog.cli.lines import Input, JsonLines, LineError, TextLines, read_lines
 from tidelog.cli.main import main
+from tidelog.cli.on_cluster import run_until_interrupted
 from tidelog.cli.since import parse_since
 from tidelog.errors import ErrorCode
 from tidelog.records.batch import decode

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.clientkit import values
-from tests.fake_admin import FakeAdminBroker, served_broker
+from tests.kits.clientkit import values
+from tests.kits.fake_admin import FakeAdminBroker, served_broker
 from tidelog.cli.main import main
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.offsets import (

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.clientkit import P0, P1, simulate, values, written
-from tests.fake_admin import FakeAdminBroker, served_broker
-from tests.fake_broker import CLOSE, FakeCluster
+from tests.kits.clientkit import P0, P1, simulate, values, written
+from tests.kits.fake_admin import FakeAdminBroker, served_broker
+from tests.kits.fake_broker import CLOSE, FakeCluster
 from tests.unit.test_client_connection import next_frame, run
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import DeadlineError

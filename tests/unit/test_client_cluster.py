@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from tests.clientkit import P0, simulate
-from tests.fake_broker import CLOSE, SILENCE, FakeBroker, FakeCluster
+from tests.kits.clientkit import P0, simulate
+from tests.kits.fake_broker import CLOSE, SILENCE, FakeBroker, FakeCluster
 from tidelog.client.addresses import FormerAddresses, address_text, parse_bootstrap
 from tidelog.client.admin import Admin, Resource, ResourceType
 from tidelog.client.cluster import Cluster

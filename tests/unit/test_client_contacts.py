@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.clientkit import simulate
-from tests.fake_broker import SILENCE, FakeBroker, FakeCluster
+from tests.kits.clientkit import simulate
+from tests.kits.fake_broker import SILENCE, FakeBroker, FakeCluster
 from tidelog.client.addresses import KnownBrokers
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import DeadlineError, WrongClusterError

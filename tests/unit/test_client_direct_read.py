@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokerkit import Kit, run_here
-from tests.logkit import batch, marker
+from tests.kits.brokerkit import Kit, run_here
+from tests.kits.logkit import batch, marker
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_records
 from tidelog.client.direct_read import DirectRead, FetchInstead

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.clientkit import P0, P1, sabotage, simulate, values
-from tests.fake_broker import CLOSE, FakeCluster
+from tests.kits.clientkit import P0, P1, sabotage, simulate, values
+from tests.kits.fake_broker import CLOSE, FakeCluster
 from tidelog.client import fetch
 from tidelog.client.cluster import Cluster
 from tidelog.client.committed import visible_records

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.clientkit import P0, simulate, values, written
-from tests.fake_broker import FakeCluster
+from tests.kits.clientkit import P0, simulate, values, written
+from tests.kits.fake_broker import FakeCluster
 from tidelog.cli import produce
 from tidelog.client.batching import Batcher, BatchingSettings
 from tidelog.client.cluster import Cluster

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.clientkit import P0, P1, Saboteur, simulate, values, written
-from tests.fake_broker import CLOSE, SILENCE, SILENCE_AFTER, FakeCluster
+from tests.kits.clientkit import P0, P1, Saboteur, simulate, values, written
+from tests.kits.fake_broker import CLOSE, SILENCE, SILENCE_AFTER, FakeCluster
 from tests.unit.test_client_produce import refusal
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError, DeadlineError

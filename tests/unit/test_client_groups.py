@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_broker import CLOSE
-from tests.fake_groups import COMMIT, DESCRIBE, FIND, LIST, FakeGroups, committed, simulate_groups
+from tests.kits.fake_broker import CLOSE
+from tests.kits.fake_groups import COMMIT, DESCRIBE, FIND, LIST, FakeGroups, committed, simulate_groups
 from tidelog.client.cluster import Cluster
 from tidelog.client.consumer_protocol import (
     decode_assignment,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_broker import CLOSE
-from tests.fake_groups import (
+from tests.kits.fake_broker import CLOSE
+from tests.kits.fake_groups import (
     COMMIT,
     DESCRIBE,
     HEARTBEAT,

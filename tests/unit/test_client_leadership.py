@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clientkit import P0, P1, simulate, values
-from tests.fake_broker import CLOSE, FakeCluster
+from tests.kits.clientkit import P0, P1, simulate, values
+from tests.kits.fake_broker import CLOSE, FakeCluster
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError, DeadlineError, UnknownTopicError
 from tidelog.client.leadership import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.clientkit import P0, P1, sabotage, simulate, values, written
-from tests.fake_broker import CLOSE, CLOSE_AFTER, SILENCE, FakeCluster, record_counts
+from tests.kits.clientkit import P0, P1, sabotage, simulate, values, written
+from tests.kits.fake_broker import CLOSE, CLOSE_AFTER, SILENCE, FakeCluster, record_counts
 from tidelog.client.batching import Batcher, BatchingSettings
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError, DeadlineError

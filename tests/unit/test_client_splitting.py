@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tests.clientkit import P0, P1, sabotage, simulate, written
-from tests.fake_broker import CLOSE_AFTER, FakeCluster
+from tests.kits.clientkit import P0, P1, sabotage, simulate, written
+from tests.kits.fake_broker import CLOSE_AFTER, FakeCluster
 from tests.unit.test_client_produce import refusal
 from tidelog.broker.write_rules import WriteRules, check
 from tidelog.client.batching import Batcher, BatchingSettings

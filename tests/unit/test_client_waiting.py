@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.clientkit import P0, simulate, values
-from tests.fake_broker import SILENCE, FakeCluster
-from tests.fake_groups import LIST, FakeGroups, simulate_groups
+from tests.kits.clientkit import P0, simulate, values
+from tests.kits.fake_broker import SILENCE, FakeCluster
+from tests.kits.fake_groups import LIST, FakeGroups, simulate_groups
 from tests.unit.test_client_produce import refusal
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError, DeadlineError, last_cause, named

@@ -165,8 +165,7 @@ def test_settings_of_one_listener_and_of_addresses() -> None:
             "max.connections.per.ip.overrides": "10.0.0.1:5, h:6",
         }
     )
-    assert config.for_listener("PLAINTEXT", "max.connections") == 9
-    assert config.for_listener("OTHER", "max.connections") == config["max.connections"]
+    assert config["listener.name.plaintext.max.connections"] == 9
     assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "h": 6}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.config.errors import ConfigError
-from tidelog.config.properties import parse_properties
+from tidelog.config.properties import format_properties, parse_properties
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,9 @@ def test_parse(text: str, expected: dict[str, str]) -> None:
 def test_bad_escapes(text: str) -> None:
     with pytest.raises(ConfigError, match="Malformed"):
         parse_properties(text)
+
+
+@pytest.mark.parametrize("value", ["", " a b ", "\\", "a\\", "#!=:", "é中", "line\nbreak", "\t", "\\u0041"], ids=repr)
+def test_properties_survive_being_written(value: str) -> None:
+    assert parse_properties(format_properties({"key": value, "k:2": "x"})) == {"key": value, "k:2": "x"}
+    assert format_properties({"key": value}).isascii()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.topic_config import log_config, write_rules
+from tidelog.broker.topic_config import write_rules
 from tidelog.broker.write_rules import WriteRules
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.errors import ConfigError
-from tidelog.config.topic import NAMES, TopicConfig, topic_config, validate_topic
-from tidelog.log.config import LogConfig
+from tidelog.config.topic import NAMES, TopicConfig, default_topic, topic_config, validate_topic
 from tidelog.records.header import Codec
 
 
@@ -18,8 +17,8 @@ def topic(overrides: dict[str, str] | None = None, **broker: str) -> TopicConfig
     return topic_config(BrokerConfig.load({"broker.id": "1"} | properties), overrides or {})
 
 
-def test_defaults_are_those_of_the_log_and_of_plain_writing() -> None:
-    assert log_config(topic()) == LogConfig()
+def test_defaults_are_those_of_plain_writing() -> None:
+    assert topic() == default_topic()
     rules = write_rules(topic())
     assert rules == WriteRules()
     assert len(NAMES) == 36
@@ -67,9 +66,8 @@ def test_what_a_log_and_a_writer_are_told() -> None:
         tidelog_batch_max_uncompressed_bytes="2000000",
         tidelog_batch_max_expansion_ratio="30",
     )
-    log = log_config(config)
-    assert (log.segment_bytes, log.cleanup_compact, log.cleanup_delete) == (1000, True, False)
-    assert log.producer_id_expiration_ms == 77
+    assert (config.segment_bytes, config.compacted, config.deletes) == (1000, True, False)
+    assert config.producer_id_expiration_ms == 77
     rules = write_rules(config)
     assert (rules.min_insync_replicas, rules.needs_keys, rules.append_time) == (2, True, True)
     assert (rules.codec, rules.compression_level, rules.timestamp_before_max_ms) == (Codec.GZIP, 4, 10)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.controlkit import Cluster, eventually, play
+from tests.kits.controlkit import Cluster, play
 from tidelog.broker.control.admin import Deletion, MorePartitions, TopicAdmin
 from tidelog.controller import nodes
 from tidelog.controller.events import ReassignmentAsked
 from tidelog.controller.topics import NewTopic
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import TopicPartition
 
@@ -107,7 +108,7 @@ def test_a_replica_that_cannot_tell_is_passed_by_though_everything_was_read_agai
         (await cluster.start_broker(2)).log_end = (0, 10)
         await eventually(lambda: {1, 2} <= shell.image.log_ends.of(T0).keys())  # type: ignore[union-attr]
         await cluster.stop_broker(2)
-        await eventually(lambda: shell.image.log_ends.cannot_tell(T0, 3))  # type: ignore[union-attr]
+        await eventually(lambda: shell.image.log_ends.cannot_tell(T0, 3), 60)  # type: ignore[union-attr]
         before = shell.image
         cluster.store.suspend(session.id)
         shell.config_changed(["t"])
@@ -115,6 +116,6 @@ def test_a_replica_that_cannot_tell_is_passed_by_though_everything_was_read_agai
         cluster.store.resume(session.id)
         await eventually(lambda: shell.image is not before)
         (await cluster.start_broker(2)).log_end = (0, 10)
-        await eventually(lambda: shell.image.state(T0).leader in (1, 2), within_s=20)  # type: ignore[union-attr]
+        await eventually(lambda: shell.image.state(T0).leader in (1, 2), patience_s=20)  # type: ignore[union-attr]
 
     play(story)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.controlkit import Cluster, broker, eventually, play, with_failed_directory
+from tests.kits.controlkit import Cluster, broker, play, with_failed_directory
 from tidelog.broker.control.channel import BrokerChannel
 from tidelog.controller.sequence import sequence_of
 from tidelog.controller.topics import NewTopic
+from tidelog.lab.broker import eventually
 from tidelog.net.calling import Connection, RequestTimedOutError
 from tidelog.types import TopicPartition
 from tidelog.wire import decode, encode

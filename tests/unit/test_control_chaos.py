@@ -8,12 +8,13 @@ from contextlib import suppress
 
 import pytest
 
-from tests.controlkit import Cluster, eventually, play
+from tests.kits.controlkit import Cluster, play
 from tidelog.broker.control.admin import Deletion, MorePartitions
 from tidelog.broker.control.shell import ControllerShell, NotControllerError
 from tidelog.controller import nodes
 from tidelog.controller.events import ElectionAsked, ElectionType, ReassignmentAsked
 from tidelog.controller.topics import NewTopic
+from tidelog.lab.broker import eventually
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.controller import ControlledShutdownRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlkit import Cluster, MortalSession, eventually, play
+from tests.kits.controlkit import Cluster, MortalSession, play
 from tidelog.broker.control.admin import Deletion, MorePartitions, TopicResult
 from tidelog.broker.control.shell import NotControllerError
 from tidelog.controller import nodes
 from tidelog.controller.topics import NewTopic
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 
 ENOUGH = 16
 """More writes than one controller does in the story."""

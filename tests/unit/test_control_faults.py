@@ -9,13 +9,14 @@ import logging
 
 import pytest
 
-from tests.controlkit import T0, Cluster, eventually, play
+from tests.kits.controlkit import T0, Cluster, play
 from tidelog.broker.control.admin import Deletion, MorePartitions
 from tidelog.broker.control.shell import ControllerShell
 from tidelog.controller import nodes
 from tidelog.controller.topics import NewTopic
 from tidelog.coordination.port import BadVersionError, ConnectionLostError, Op, OpResult, Session, Set
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.controller import LeaderAndIsrPartitionError, LeaderAndIsrTopicError
 

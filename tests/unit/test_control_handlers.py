@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.controlkit import T0, Cluster, eventually, play
+from tests.kits.controlkit import T0, Cluster, play
 from tidelog.broker.control.shell import ControllerShell
 from tidelog.broker.handlers.alter_partition import alter_partition, controlled_shutdown
 from tidelog.broker.handlers.elections import elect_leaders
@@ -17,6 +17,7 @@ from tidelog.broker.metadata import MetadataCache
 from tidelog.broker.pacing import SlowLane
 from tidelog.controller.topics import NewTopic
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.wire import decode, encode
 from tidelog.wire.messages.controller import AlterPartitionRequest, ControlledShutdownRequest, LeaderAndIsrRequest
 from tidelog.wire.messages.topics import (

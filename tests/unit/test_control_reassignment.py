@@ -7,12 +7,13 @@ from contextlib import suppress
 
 import pytest
 
-from tests.controlkit import Cluster, MortalSession, eventually, play
+from tests.kits.controlkit import Cluster, MortalSession, play
 from tidelog.broker.control.shell import NotControllerError
 from tidelog.controller.events import ReassignmentAsked
 from tidelog.controller.image import Assignment
 from tidelog.controller.topics import NewTopic
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.types import TopicPartition
 
 ENOUGH = 16

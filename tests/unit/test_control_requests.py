@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.controlkit import Cluster, eventually, play
+from tests.kits.controlkit import Cluster, play
 from tidelog.broker.control.admin import Deletion, MorePartitions
 from tidelog.broker.control.shell import ControllerShell, NotControllerError
 from tidelog.broker.control.stats import ControlFacts
@@ -14,6 +14,7 @@ from tidelog.controller import nodes
 from tidelog.controller.events import Elected, ElectionAsked, ElectionType, ReassignmentAsked
 from tidelog.controller.topics import NewTopic
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.controller import (
     AlterPartitionRequest,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.controlkit import Cluster, eventually, play
+from tests.kits.controlkit import Cluster, play
 from tidelog.broker.control.admin import Deletion, MorePartitions, TopicAdmin
 from tidelog.broker.control.shell import NotControllerError
 from tidelog.broker.pacing import SlowLane
@@ -14,6 +14,7 @@ from tidelog.controller import nodes
 from tidelog.controller.events import ElectionRulesChanged
 from tidelog.controller.topics import Defaults, NewTopic
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.types import NO_EPOCH, TopicPartition
 from tidelog.wire.messages.controller import LeaderAndIsrRequest, UpdateMetadataRequest
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.controlkit import broker, brokers, controller, state, topic
+from tests.kits.controlkit import broker, brokers, controller, state, topic
 from tidelog.broker.control.story import Story
 from tidelog.controller.controller import Controller
 from tidelog.controller.events import (

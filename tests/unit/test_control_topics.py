@@ -6,11 +6,12 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from tests.controlkit import Cluster, eventually, play
+from tests.kits.controlkit import Cluster, play
 from tidelog.broker.handlers.topics import create_partitions, create_topics, delete_topics
 from tidelog.broker.pacing import SlowLane
 from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode
+from tidelog.lab.broker import eventually
 from tidelog.wire import ZERO_UUID, encode
 from tidelog.wire.messages.topics import (
     CreatableReplicaAssignment,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.controlkit import T0, broker, brokers, controller, find, state, topic
+from tests.kits.controlkit import T0, broker, brokers, controller, find, state, topic
 from tidelog.broker.metadata import MetadataCache
 from tidelog.controller.elr_tags import elr_of, last_known_elr_of, set_elr
 from tidelog.controller.events import BrokersChanged

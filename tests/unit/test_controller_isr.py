@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.controlkit import T0, TOPIC_ID, broker, brokers, check_encodable, controller, find, kinds, state, topic
+from tests.kits.controlkit import T0, TOPIC_ID, broker, brokers, check_encodable, controller, find, kinds, state, topic
 from tidelog.controller import nodes
 from tidelog.controller.asked_before import mark_asked_before
 from tidelog.controller.controller import Controller

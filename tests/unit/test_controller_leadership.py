@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlkit import (
+from tests.kits.controlkit import (
     T0,
     T1,
     TOPIC_ID,

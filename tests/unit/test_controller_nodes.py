@@ -115,7 +115,9 @@ def test_the_small_ones() -> None:
     block = nodes.encode_producer_id_block(ProducerIdBlock(1, 0, 999))
     assert block == b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
     assert nodes.decode_producer_id_block(block) == (1, 0, 999)
-    assert nodes.decode_feature(nodes.encode_feature({"group.version": 1})) == {"group.version": 1}
+    assert nodes.encode_feature({"group.version": 1}) == (
+        b'{"features":{"group.version":{"max_version_level":1}},"version":2,"status":1}'
+    )
 
 
 def test_paths() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.controlkit import T0, T1, broker, brokers, check_encodable, controller, find, kinds, state, topic
+from tests.kits.controlkit import T0, T1, broker, brokers, check_encodable, controller, find, kinds, state, topic
 from tidelog.controller.events import BrokersChanged, CreateState, Outcome, ShutdownAsked, TopicsChanged, UpdateState
 from tidelog.controller.image import PartitionState
 from tidelog.errors import ErrorCode

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinationkit import HOMES, Heard, Store, Story, catch_up, eventually, home, wait_for_state
+from tests.kits.coordinationkit import HOMES, Heard, Store, Story, becomes_true, catch_up, home, wait_for_state
 from tidelog.coordination.port import (
     BadVersionError,
     Check,
@@ -485,7 +485,7 @@ def test_a_cancelled_caller_harms_nobody(run: Run) -> None:
         async def b_is_there() -> Stat | None:
             return await session.exists("/b")
 
-        await eventually(b_is_there)
+        await becomes_true(b_is_there)
 
     run(story)
 

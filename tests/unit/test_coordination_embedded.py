@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.coordinationkit import Heard, catch_up, eventually, wait_for_state
+from tests.kits.coordinationkit import Heard, becomes_true, catch_up, wait_for_state
 from tidelog.coordination import journal
 from tidelog.coordination.embedded import EmbeddedCoordination
 from tidelog.coordination.entries import Changed, Ended, Entry, LineCutter, Opened, Sealed, Snapshot, to_line
@@ -80,9 +80,9 @@ def test_nodes_outlive_the_processes(directory: str) -> None:
         async def is_gone() -> bool:
             return await session.exists("/gone") is None
 
-        await eventually(is_gone, 2.0)
+        await becomes_true(is_gone, 2.0)
         await session.close()
-        await eventually(no_sessions_left)
+        await becomes_true(no_sessions_left)
 
     async def no_sessions_left() -> bool:
         return os.listdir(directory) == ["journal-1"]
@@ -104,7 +104,7 @@ def test_the_last_session_takes_threads_and_files_with_it(directory: str) -> Non
         async def all_over() -> bool:
             return not any(thread.is_alive() for thread in threads) and os.listdir(directory) == ["journal-1"]
 
-        await eventually(all_over)
+        await becomes_true(all_over)
         await (await shared.connect(5000)).close()
 
     run(story())

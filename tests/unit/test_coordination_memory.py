@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.coordinationkit import Heard
+from tests.kits.coordinationkit import Heard
 from tidelog.coordination.memory import MemoryCoordination, MemorySession
 from tidelog.coordination.port import (
     ConnectionLostError,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinationkit import (
+from tests.kits.coordinationkit import (
     HOMES,
     HOMES_WITH_A_SERVER,
     Heard,
     RestartingStore,
     Store,
+    becomes_true,
     catch_up,
-    eventually,
     home,
     wait_for_state,
 )
@@ -77,7 +77,7 @@ def test_an_ephemeral_node_changes_its_owner_in_one_step(name: str, tmp_path: Pa
         async def is_lost() -> bool:
             return old.state is SessionState.LOST
 
-        await eventually(is_lost)
+        await becomes_true(is_lost)
         await catch_up(other)
         assert (await other.get("/ids/1")).stat == stat
 

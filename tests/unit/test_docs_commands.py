@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.docskit import PAGES, ROOT, blocks, console_lines, section, tidelog_commands
+from tests.kits.docskit import PAGES, ROOT, blocks, console_lines, section, tidelog_commands
 from tidelog.cli.main import main
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.properties import parse_properties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import GROUP, SESSION_MS, Coordinator, subscription
+from tests.kits.groupkit import GROUP, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.broker.apis import SERVED
 from tidelog.config.broker import BrokerConfig
 from tidelog.errors import ErrorCode
@@ -36,7 +36,7 @@ def test_a_pending_id_is_kept_for_a_minute_at_most() -> None:
 
 def test_the_oldest_pending_id_of_a_group_makes_room() -> None:
     """A client that asks for ids and never joins keeps no other client out."""
-    coordinator = Coordinator(GroupConfig(group_pending_members_max=2))
+    coordinator = Coordinator(group_config(group_pending_members_max=2))
     ids = [coordinator.answers[coordinator.join()].member_id for _ in range(5)]
     other = coordinator.answers[coordinator.join(group_id="other")].member_id
     assert coordinator.counted() == (2, 3, 0, 0)
@@ -73,7 +73,7 @@ def test_an_id_that_leaves_takes_its_group_with_it() -> None:
 
 def test_group_max_size_does_not_count_pending_ids() -> None:
     """As in Kafka: an id that nobody came back with takes nobody's place."""
-    coordinator = Coordinator(GroupConfig(max_size=1))
+    coordinator = Coordinator(group_config(max_size=1))
     coordinator.join()
     member_id, joining = coordinator.new_member()
     coordinator.pass_ms(SESSION_MS + coordinator.config.initial_rebalance_delay_ms)
@@ -82,7 +82,7 @@ def test_group_max_size_does_not_count_pending_ids() -> None:
 
 @pytest.mark.parametrize("how", ["join", "static", "commit"])
 def test_groups_of_a_broker_are_bounded(how: str) -> None:
-    coordinator = Coordinator(GroupConfig(broker_groups_max=2))
+    coordinator = Coordinator(group_config(broker_groups_max=2))
 
     def ask(group_id: str) -> ErrorCode:
         if how == "commit":
@@ -97,7 +97,7 @@ def test_groups_of_a_broker_are_bounded(how: str) -> None:
 
 
 def test_metadata_of_a_broker_is_bounded_in_bytes() -> None:
-    coordinator = Coordinator(GroupConfig(broker_offset_metadata_max_bytes=10))
+    coordinator = Coordinator(group_config(broker_offset_metadata_max_bytes=10))
 
     def commit(metadata: str, group_id: str = "a", partition: int = 0) -> ErrorCode:
         return coordinator.error(coordinator.commit({("t", partition): 1}, group_id=group_id, metadata=metadata))
@@ -114,7 +114,7 @@ def test_metadata_of_a_broker_is_bounded_in_bytes() -> None:
 
 
 def test_one_commit_of_many_partitions_is_bounded_too() -> None:
-    coordinator = Coordinator(GroupConfig(broker_offset_metadata_max_bytes=10, broker_offsets_max=3))
+    coordinator = Coordinator(group_config(broker_offset_metadata_max_bytes=10, broker_offsets_max=3))
     answer = coordinator.answers[coordinator.commit({("t", index): 1 for index in range(4)}, metadata="1234")]
     codes = [partition.error_code for partition in answer.topics[0].partitions]
     assert codes == [0, 0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE]
@@ -122,7 +122,7 @@ def test_one_commit_of_many_partitions_is_bounded_too() -> None:
 
 
 def test_offsets_of_a_broker_are_bounded() -> None:
-    coordinator = Coordinator(GroupConfig(broker_offsets_max=2))
+    coordinator = Coordinator(group_config(broker_offsets_max=2))
     assert coordinator.error(coordinator.commit({("t", 0): 1, ("t", 1): 1})) == ErrorCode.NONE
     assert coordinator.error(coordinator.commit({("t", 2): 1})) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     assert coordinator.error(coordinator.commit({("t", 1): 9})) == ErrorCode.NONE
@@ -132,7 +132,7 @@ def test_offsets_of_a_broker_are_bounded() -> None:
 def test_what_a_log_holds_is_counted_and_not_refused() -> None:
     coordinator = Coordinator()
     coordinator.commit({("t", index): 1 for index in range(5)}, metadata="m")
-    coordinator.config = GroupConfig(broker_offsets_max=2, broker_offset_metadata_max_bytes=2, broker_groups_max=1)
+    coordinator.config = group_config(broker_offsets_max=2, broker_offset_metadata_max_bytes=2, broker_groups_max=1)
     coordinator.fail_over()
     assert coordinator.counted() == (1, 0, 5, 5)
     assert coordinator.error(coordinator.commit({("t", 0): 2}, metadata="m")) == ErrorCode.NONE
@@ -193,7 +193,7 @@ SMALL = {"range": subscription("orders")}
 
 
 def test_members_of_a_broker_are_bounded_in_bytes() -> None:
-    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=25_000))
+    coordinator = Coordinator(group_config(broker_members_max_bytes=25_000))
     first, second = coordinator.join(protocols=BIG, version=3), coordinator.join(protocols=BIG, version=3)
     refused = [
         coordinator.join(protocols=BIG, version=3),
@@ -212,7 +212,7 @@ def test_members_of_a_broker_are_bounded_in_bytes() -> None:
 
 
 def test_a_member_id_that_finds_no_room_yet_can_join_with_it_later() -> None:
-    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=15_000))
+    coordinator = Coordinator(group_config(broker_members_max_bytes=15_000))
     big = coordinator.join(protocols=BIG, version=3, group_id="big")
     coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
     member_id = coordinator.answers[coordinator.join(protocols=BIG)].member_id
@@ -224,20 +224,20 @@ def test_a_member_id_that_finds_no_room_yet_can_join_with_it_later() -> None:
 
 
 def test_a_known_member_grows_within_the_bound_only() -> None:
-    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=15_000))
+    coordinator = Coordinator(group_config(broker_members_max_bytes=15_000))
     (member_id,) = coordinator.stable()
     assert coordinator.error(coordinator.join(member_id, protocols={"range": b"m" * 20_000})) == NOT_NOW
     assert coordinator.state() == "Stable"
     waiting = coordinator.join(member_id, protocols=BIG)
     assert coordinator.joined(waiting).generation_id == 2
-    coordinator.config = GroupConfig(broker_members_max_bytes=100)
+    coordinator.config = group_config(broker_members_max_bytes=100)
     coordinator.groups.config = coordinator.config
     assert coordinator.joined(coordinator.join(member_id, protocols={"range": b"n" * 10_000})).generation_id == 3
     assert coordinator.joined(coordinator.join(member_id, protocols=SMALL)).generation_id == 4, "less is always taken"
 
 
 def test_a_static_member_that_comes_back_with_more_than_there_is_room_for_keeps_its_place() -> None:
-    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=8_000))
+    coordinator = Coordinator(group_config(broker_members_max_bytes=8_000))
     first = coordinator.join(instance_id="i")
     coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
     member_id = coordinator.joined(first).member_id
@@ -249,7 +249,7 @@ def test_a_static_member_that_comes_back_with_more_than_there_is_room_for_keeps_
 
 
 def test_assignments_count_and_are_bounded() -> None:
-    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=8_000))
+    coordinator = Coordinator(group_config(broker_members_max_bytes=8_000))
     member_id, waiting = coordinator.new_member()
     coordinator.pass_ms(coordinator.config.initial_rebalance_delay_ms)
     assert coordinator.joined(waiting).generation_id == 1
@@ -264,7 +264,7 @@ def test_assignments_count_and_are_bounded() -> None:
 
 def test_what_members_take_is_counted_through_fail_over_replay_and_expiry() -> None:
     """The kit compares what is counted with what is kept after each step."""
-    coordinator = Coordinator(GroupConfig(broker_members_max_bytes=20_000))
+    coordinator = Coordinator(group_config(broker_members_max_bytes=20_000))
     ids = coordinator.stable(3)
     coordinator.commit({("t", 0): 1}, ids[0], 1)
     coordinator.fail_over()
@@ -285,7 +285,7 @@ def test_what_members_take_is_counted_through_fail_over_replay_and_expiry() -> N
 def test_members_above_the_bound_in_the_log_are_loaded_and_live_on() -> None:
     coordinator = Coordinator()
     ids = coordinator.stable(3)
-    coordinator.config = GroupConfig(broker_members_max_bytes=1_000)
+    coordinator.config = group_config(broker_members_max_bytes=1_000)
     coordinator.fail_over()
     assert [coordinator.heartbeat(member_id, 1) for member_id in ids] == [ErrorCode.NONE] * 3
     assert coordinator.error(coordinator.join(version=3)) == NOT_NOW
@@ -341,7 +341,7 @@ def test_a_group_has_as_many_members_as_one_sync_can_name() -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_commit_of_which_nothing_is_kept_makes_no_group(large: bool) -> None:
-    coordinator = Coordinator(GroupConfig(broker_offsets_max=1))
+    coordinator = Coordinator(group_config(broker_offsets_max=1))
     coordinator.commit({("t", 0): 1}, group_id="a")
     ticket = coordinator.commit({("t", 0): 1}, group_id="b", large=large)
     assert coordinator.error(ticket) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -349,7 +349,7 @@ def test_a_commit_of_which_nothing_is_kept_makes_no_group(large: bool) -> None:
 
 
 def test_a_refusal_says_which_setting_it_is_for() -> None:
-    config = GroupConfig(
+    config = group_config(
         broker_groups_max=2,
         broker_members_max_bytes=10,
         broker_offsets_max=2,

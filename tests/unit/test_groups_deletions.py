@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.groupkit import Coordinator
+from tests.kits.groupkit import Coordinator
 from tidelog.errors import ErrorCode
 from tidelog.groups.commits import Commits
 from tidelog.groups.usage import Usage

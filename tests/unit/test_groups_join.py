@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, subscription
+from tests.kits.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig
 from tidelog.wire.messages.groups import JoinGroupResponse
 
 RANGE = subscription("orders")
-DELAY_MS = GroupConfig().initial_rebalance_delay_ms
+DELAY_MS = group_config().initial_rebalance_delay_ms
 
 
 def test_one_member_waits_for_others_and_leads() -> None:
@@ -40,7 +39,7 @@ def test_the_delay_is_extended_while_members_come_up_to_the_rebalance_timeout() 
 
 
 def test_without_a_delay_the_first_member_is_alone() -> None:
-    c = Coordinator(GroupConfig(initial_rebalance_delay_ms=0))
+    c = Coordinator(group_config(initial_rebalance_delay_ms=0))
     _, ticket = c.new_member()
     c.pass_ms(0)
     assert c.joined(ticket).generation_id == 1
@@ -150,7 +149,7 @@ def test_the_protocol_that_most_prefer_of_those_that_all_can_do() -> None:
 
 
 def test_the_group_is_full() -> None:
-    c = Coordinator(GroupConfig(max_size=2))
+    c = Coordinator(group_config(max_size=2))
     leader, follower = c.stable(2)
     ticket = c.join()
     assert c.error(ticket) == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -165,7 +164,7 @@ def test_the_group_is_full() -> None:
 def test_a_smaller_limit_keeps_those_who_join_first() -> None:
     c = Coordinator()
     leader, follower = c.stable(2)
-    c.groups.config = GroupConfig(max_size=1)
+    c.groups.config = group_config(max_size=1)
     first = c.join(leader)
     assert c.state() == "PreparingRebalance"
     assert c.error(c.join(follower)) == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -175,7 +174,7 @@ def test_a_smaller_limit_keeps_those_who_join_first() -> None:
 def test_a_group_above_the_limit_rebalances_when_it_is_loaded() -> None:
     c = Coordinator()
     c.stable(2)
-    c.config = GroupConfig(max_size=1)
+    c.config = group_config(max_size=1)
     c.fail_over()
     assert c.state() == "PreparingRebalance"
 
@@ -257,7 +256,7 @@ def test_all_go_while_a_new_group_waits() -> None:
 
 
 def test_a_thousand_members_join_and_sync() -> None:
-    c = Coordinator(GroupConfig(initial_rebalance_delay_ms=3_000))
+    c = Coordinator(group_config(initial_rebalance_delay_ms=3_000))
     ids = c.stable(1_000)
     described = c.groups.describe("orders-readers", 5)
     assert [m.member_assignment for m in described.members] == [m.encode() for m in ids]

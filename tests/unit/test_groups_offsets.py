@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import GROUP, Coordinator, subscription
+from tests.kits.groupkit import GROUP, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, LargeCommit, fetch_error, fetch_response, fetched_groups
+from tidelog.groups import LargeCommit, fetch_error, fetch_response, fetched_groups
 from tidelog.wire.codec import decode, encode
 from tidelog.wire.messages.group_offsets import (
     OffsetCommitRequest,
@@ -93,7 +93,7 @@ def test_a_generation_of_a_group_that_is_not_there(version: int, error: ErrorCod
 
 
 def test_metadata_that_is_too_long_is_refused_partition_by_partition() -> None:
-    c = Coordinator(GroupConfig(offset_metadata_max_bytes=10))
+    c = Coordinator(group_config(offset_metadata_max_bytes=10))
     assert c.error(c.commit({ORDERS: 7}, metadata="0123456789")) == ErrorCode.NONE
     written = len(c.log)
     assert c.error(c.commit({ORDERS: 8}, metadata="0123456789a")) == ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -6,10 +6,9 @@ import struct
 
 import pytest
 
-from tests.groupkit import GROUP, START_MS, Coordinator, subscription
-from tidelog.config.broker import BrokerConfig
+from tests.kits.groupkit import GROUP, START_MS, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, Groups, refuse
+from tidelog.groups import Groups, refuse
 from tidelog.groups.records import group_record, offset_record
 from tidelog.wire.api import API
 from tidelog.wire.codec import encode
@@ -47,7 +46,7 @@ def test_an_offset_that_expires_by_itself_in_bytes() -> None:
 
 
 def test_a_group_in_bytes() -> None:
-    c = Coordinator(GroupConfig(initial_rebalance_delay_ms=0))
+    c = Coordinator(group_config(initial_rebalance_delay_ms=0))
     ticket = c.join(group_id="g", instance_id="i", protocols={"range": b"sub"}, session_ms=6_000, rebalance_ms=7_000)
     c.pass_ms(0)
     member = c.joined(ticket).member_id
@@ -109,7 +108,7 @@ def test_groups_of_every_version_are_loaded(version: int) -> None:
 
 
 def test_records_of_other_kinds_are_passed_over() -> None:
-    groups = Groups(GroupConfig())
+    groups = Groups(group_config())
     consumer = encode_key(ConsumerGroupMetadataKey(group_id="new"))
     groups.replay([(consumer, b"\0\0\0\0\0\1\0"), (consumer, None), (b"\x7f\xff whatever", b"?"), (b"\0\2\0\1g", None)])
     groups.replay([(b"", b"no key"), (b"\0", b"half a kind")])
@@ -191,7 +190,3 @@ def test_every_request_can_be_refused_in_every_version(key: int) -> None:
 def test_heartbeats_are_not_refused_while_groups_are_loaded() -> None:
     assert refuse(HeartbeatRequest(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 4).error_code == 0  # type: ignore[attr-defined]
     assert refuse(HeartbeatRequest(), ErrorCode.NOT_COORDINATOR, 4).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
-
-
-def test_the_defaults_are_those_of_the_settings() -> None:
-    assert GroupConfig.of(BrokerConfig.load({"broker.id": "1"})) == GroupConfig()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import GROUP, SESSION_MS, Coordinator, subscription
+from tests.kits.groupkit import GROUP, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, Write
+from tidelog.groups import Write
 from tidelog.groups.commits import Commits
 from tidelog.groups.records import read_record
 
 ORDERS = ("orders", 0)
-RETENTION_MS = GroupConfig().offsets_retention_ms
+RETENTION_MS = group_config().offsets_retention_ms
 
 
 def clean(c: Coordinator, after_ms: int = 0) -> list[tuple[str, str | None]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.groupkit import GROUP, SESSION_MS, Coordinator
+from tests.kits.groupkit import GROUP, SESSION_MS, Coordinator
 from tidelog.errors import ErrorCode
 from tidelog.groups import GroupState, partition_of
 from tidelog.groups.group import Group

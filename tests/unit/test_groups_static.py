@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, subscription
+from tests.kits.groupkit import REBALANCE_MS, SESSION_MS, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig
 
-DELAY_MS = GroupConfig().initial_rebalance_delay_ms
+DELAY_MS = group_config().initial_rebalance_delay_ms
 
 
 def static_group(c: Coordinator) -> tuple[str, str]:
@@ -155,7 +154,7 @@ def test_a_rebalance_takes_over_who_comes_back() -> None:
 
 
 def test_a_full_group_has_room_for_who_comes_back() -> None:
-    c = Coordinator(GroupConfig(max_size=2))
+    c = Coordinator(group_config(max_size=2))
     static_group(c)
     assert c.joined(c.join(instance_id="b")).generation_id == 1
     assert c.error(c.join(instance_id="c")) == ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.groupkit import GROUP, Coordinator, subscription
+from tests.kits.groupkit import GROUP, Coordinator, group_config, subscription
 from tidelog.errors import ErrorCode
-from tidelog.groups import GroupConfig, subscriptions
+from tidelog.groups import subscriptions
 from tidelog.wire.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
 
-RETENTION_MS = GroupConfig().offsets_retention_ms
+RETENTION_MS = group_config().offsets_retention_ms
 LONG_MS = 1_800_000
 
 

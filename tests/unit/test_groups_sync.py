@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.groupkit import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, subscription
+from tests.kits.groupkit import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, subscription
 from tidelog.errors import ErrorCode
 
 

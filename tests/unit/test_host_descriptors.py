@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import PARTITION, FixedClock, batch, idempotent, marker, open_log, values, with_config
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import PARTITION, FixedClock, batch, idempotent, marker, open_log, values, with_config
 from tidelog.coordination import local_machine
 from tidelog.coordination.embedded import EmbeddedCoordination
 from tidelog.coordination.machine import NoRoomError

@@ -15,9 +15,10 @@ from tidelog.errors import StorageError, SyncError
 from tidelog.lab.clock import EPOCH_MS
 from tidelog.lab.disk import SimDisk
 from tidelog.lab.world import World
+from tidelog.ports import Clock
 
 
-class StoppedClock:
+class StoppedClock(Clock):
     """A clock that shows what it is told to show."""
 
     def __init__(self) -> None:

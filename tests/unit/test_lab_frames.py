@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.storykit import M0, M1, M2, divergence, follower, group, loss, rebalance
+from tests.kits.storykit import M0, M1, M2, divergence, follower, group, loss, rebalance
 from tidelog.lab.frames import (
     Changes,
     EpochEntry,

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.storykit import M0, divergence, follower, loss, rebalance
+from tests.kits.storykit import M0, divergence, follower, loss, rebalance
 from tidelog.lab.frames import Frame, Record, ReplicaRow, Role, Strip
 from tidelog.lab.picture import svg
 
@@ -98,7 +98,7 @@ def test_it_fetches_nothing() -> None:
 
 
 def test_the_bytes_do_not_depend_on_the_hash_seed() -> None:
-    code = "import sys; from tests.storykit import divergence; from tidelog.lab.picture import svg; " + (
+    code = "import sys; from tests.kits.storykit import divergence; from tidelog.lab.picture import svg; " + (
         "sys.stdout.buffer.write(svg(divergence()).encode())"
     )
     pictures = [

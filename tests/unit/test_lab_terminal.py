@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from tests.storykit import M0, M1, M2, divergence, follower, group, loss, rebalance
+from tests.kits.storykit import M0, M1, M2, divergence, follower, group, loss, rebalance
 from tidelog.lab.frames import Frame, MemberRow, Record, ReplicaRow, Role, Strip
 from tidelog.lab.terminal import LegendDrawing, StepDrawing
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from logkit import SMALL, FixedClock, batch, open_log, read_all, values, whole_batches_end, with_config
+from tests.kits.logkit import SMALL, FixedClock, batch, open_log, read_all, values, whole_batches_end, with_config
 from tidelog.errors import CorruptBatchError, OffsetOutOfRangeError, RecordTooLargeError
 from tidelog.host.files import RealFile
 from tidelog.log.index_memory import IndexMemory

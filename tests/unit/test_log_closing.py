@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.logkit import PARTITION, batch, idempotent, open_log, values, with_config
+from tests.kits.logkit import PARTITION, batch, idempotent, open_log, values, with_config
 from tidelog.lab.world import SimHost, World
 from tidelog.log import names
 from tidelog.log.directory import LogDirectory

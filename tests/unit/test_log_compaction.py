@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
+from tests.kits.logkit import FixedClock, batch, idempotent, marker, open_log, read_all, with_config
 from tidelog.host.disk import RealDisk
 from tidelog.log.cleaner import Cleaned, UncleanableError, clean, plan_cleaning
 from tidelog.log.log import Log
@@ -15,7 +15,7 @@ from tidelog.log.trimming import advance_log_start, delete_expired, restart_at, 
 from tidelog.ports import Disk
 from tidelog.records.header import headers
 
-COMPACTED = with_config(cleanup_compact=True, cleanup_delete=False, delete_retention_ms=1000)
+COMPACTED = with_config(cleanup_policy=("compact",), delete_retention_ms=1000)
 
 
 async def compact(log: Log, first_dirty: int = 0, **options: int) -> Cleaned | None:
@@ -320,7 +320,7 @@ def test_a_crash_at_any_step_of_the_swap_loses_nothing(disk: Disk, directory: st
 def test_compact_and_delete_together(disk: Disk, directory: str):
     async def scenario() -> None:
         clock = FixedClock(1_700_000_000_500)
-        config = with_config(cleanup_compact=True, retention_ms=100, delete_retention_ms=1000)
+        config = with_config(cleanup_policy=("delete", "compact"), retention_ms=100, delete_retention_ms=1000)
         log = await open_log(disk, directory, config, clock=clock)
         for number in range(40):
             log.append_as_leader(keyed(number), 0)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidelog.config.topic import TopicConfig, default_topic
 from tidelog.log.compaction_plan import Plan, SegmentSize, due, groups, plan
-from tidelog.log.config import LogConfig
 
 NOW = 1_000_000
 SEGMENTS = [
@@ -14,10 +14,10 @@ SEGMENTS = [
 ]
 
 
-def planned(config: LogConfig | None = None, *, first_dirty: int = 0, log_start: int = 0, stable: int = 35) -> Plan:
+def planned(config: TopicConfig | None = None, *, first_dirty: int = 0, log_start: int = 0, stable: int = 35) -> Plan:
     return plan(
         SEGMENTS,
-        config or LogConfig(),
+        config or default_topic(),
         first_dirty_offset=first_dirty,
         log_start_offset=log_start,
         stable_offset=stable,
@@ -35,8 +35,8 @@ def planned(config: LogConfig | None = None, *, first_dirty: int = 0, log_start:
         ({"stable": 5}, 0, 0, 0.0),
         ({"first_dirty": 99}, 0, 30, 1.0),
         ({"log_start": 12}, 12, 30, 0.75),
-        ({"config": LogConfig(min_compaction_lag_ms=400)}, 0, 20, 1.0),
-        ({"config": LogConfig(min_compaction_lag_ms=1000)}, 0, 0, 0.0),
+        ({"config": default_topic(min_compaction_lag_ms=400)}, 0, 20, 1.0),
+        ({"config": default_topic(min_compaction_lag_ms=1000)}, 0, 0, 0.0),
     ],
     ids=[
         "all but the active one", "half is clean", "all is clean", "only what is stable, in whole segments",
@@ -51,27 +51,27 @@ def test_what_can_be_cleaned(arguments: dict[str, object], start: int, end: int,
 
 def test_due_by_ratio_or_by_lag():
     half = planned(first_dirty=20)
-    assert not due(half, LogConfig(min_cleanable_dirty_ratio=0.5))
-    assert due(half, LogConfig(min_cleanable_dirty_ratio=0.4))
-    late = planned(LogConfig(max_compaction_lag_ms=50), first_dirty=20)
-    assert due(late, LogConfig(min_cleanable_dirty_ratio=0.9))
-    assert not due(planned(first_dirty=30), LogConfig(min_cleanable_dirty_ratio=0.0))
+    assert not due(half, default_topic(min_cleanable_dirty_ratio=0.5))
+    assert due(half, default_topic(min_cleanable_dirty_ratio=0.4))
+    late = planned(default_topic(max_compaction_lag_ms=50), first_dirty=20)
+    assert due(late, default_topic(min_cleanable_dirty_ratio=0.9))
+    assert not due(planned(first_dirty=30), default_topic(min_cleanable_dirty_ratio=0.0))
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (LogConfig(), [3]),
-        (LogConfig(segment_bytes=400), [3]),
-        (LogConfig(segment_bytes=399), [2, 1]),
-        (LogConfig(segment_bytes=50), [1, 1, 1]),
-        (LogConfig(segment_index_bytes=16), [2, 1]),
+        (default_topic(), [3]),
+        (default_topic(segment_bytes=400), [3]),
+        (default_topic(segment_bytes=399), [2, 1]),
+        (default_topic(segment_bytes=50), [1, 1, 1]),
+        (default_topic(segment_index_bytes=16), [2, 1]),
     ],
 )
-def test_segments_are_cleaned_together_as_long_as_they_fit_one(config: LogConfig, expected: list[int]):
+def test_segments_are_cleaned_together_as_long_as_they_fit_one(config: TopicConfig, expected: list[int]):
     assert groups(SEGMENTS[:3], config) == expected
 
 
 def test_a_group_never_spans_more_offsets_than_an_index_can_say():
     far = [SegmentSize(0, 1, 8, 0), SegmentSize(2**30, 1, 8, 0), SegmentSize(2**32, 1, 8, 0)]
-    assert groups(far, LogConfig()) == [1, 1, 1]
+    assert groups(far, default_topic()) == [1, 1, 1]

@@ -13,12 +13,12 @@ import pytest
 
 from tidelog.broker.storage import Storage
 from tidelog.config.broker import BrokerConfig
+from tidelog.config.topic import default_topic
 from tidelog.host.disk import RealDisk
 from tidelog.lab.broker import sim_settings
 from tidelog.lab.world import SimHost, World
 from tidelog.log import names
 from tidelog.log.checkpoints import write_offset_checkpoint
-from tidelog.log.config import LogConfig
 from tidelog.log.continuity import BROKEN, BootNote, Continuity, continued, of_all, read_boot_note, write_boot_note
 from tidelog.log.directory import LogDirectory
 from tidelog.ports import Disk
@@ -240,7 +240,7 @@ async def _use(host: SimHost, log_dirs: str, epoch: int) -> Continuity:
     """Open the directories, register with that broker epoch, and close them in order. What the start found."""
     settings = {"broker.id": "1", **sim_settings("b1"), "log.dirs": log_dirs}
     storage = Storage(BrokerConfig.load(settings, hostname="b1"), host, lambda directory: None)
-    await storage.open(1, "cluster", lambda topic: LogConfig())
+    await storage.open(1, "cluster", lambda topic: default_topic())
     found = storage.continuity
     await storage.registered(epoch)
     await storage.close(epoch)

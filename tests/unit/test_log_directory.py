@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from logkit import FixedClock, batch, read_all, values, with_config
+from tests.kits.logkit import FixedClock, batch, read_all, values, with_config
 from tidelog.errors import StorageError
 from tidelog.log import cleaner
 from tidelog.log.checkpoints import read_offset_checkpoint
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping, Intervals
 from tidelog.log.log import Log
-from tidelog.log.meta import read_topic_id
+from tidelog.log.meta import CleanShutdown, read_clean_shutdown, read_topic_id
 from tidelog.log.trimming import advance_log_start, truncate_to
 from tidelog.ports import Disk
 from tidelog.types import TopicPartition
 
 A, B = TopicPartition("a.b_c-d", 0), TopicPartition("a.b_c-d", 1)
+BOTH = ("delete", "compact")
 CONFIG = with_config(retention_ms=-1)
 
 
@@ -48,9 +49,9 @@ def test_everything_comes_back(disk: Disk, directory: str, clean: bool):
         else:
             await first.checkpoint()
             first._lock.release()
+        assert read_clean_shutdown(disk, directory) == (CleanShutdown(42) if clean else None)
         again = await opened(disk, directory)
         assert again.was_clean is clean
-        assert again.last_broker_epoch == (42 if clean else None)
         assert list(again.logs) == [A, B]
         assert [log.high_watermark for log in again.logs.values()] == [10, 11]
         assert [log.log_start_offset for log in again.logs.values()] == [7, 0]
@@ -142,7 +143,7 @@ def test_checkpoints_asked_for_together_are_written_together(disk: Disk, directo
 def test_housekeeping_deletes_flushes_expires_and_cleans(disk: Disk, directory: str):
     async def scenario() -> None:
         clock = FixedClock()
-        first = await opened(disk, directory, clock, flush_ms=10, cleanup_compact=True, delete_retention_ms=0)
+        first = await opened(disk, directory, clock, flush_ms=10, cleanup_policy=BOTH, delete_retention_ms=0)
         log = await first.create(A)
         for i in range(40):
             log.append_as_leader(batch([b"%d" % i], keys=[b"key"], timestamp=clock.now_ms), 0)
@@ -174,7 +175,7 @@ def test_a_log_whose_cleaning_fails_keeps_none_of_the_others_dirty(
 
     async def scenario() -> None:
         clock = FixedClock()
-        first = await opened(disk, directory, clock, flush_ms=10, cleanup_compact=True, delete_retention_ms=0)
+        first = await opened(disk, directory, clock, flush_ms=10, cleanup_policy=BOTH, delete_retention_ms=0)
         for partition, count in ((A, 80), (B, 40)):
             log = await first.create(partition)
             for i in range(count):

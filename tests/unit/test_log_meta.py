@@ -14,11 +14,9 @@ from tidelog.log.meta import (
     MetaProperties,
     format_clean_shutdown,
     format_meta_properties,
-    format_properties,
     format_topic_id,
     parse_clean_shutdown,
     parse_meta_properties,
-    parse_properties,
     parse_topic_id,
     read_clean_shutdown,
     read_meta_properties,
@@ -67,6 +65,7 @@ BAD_META = {
     "an id that is no number": (b"broker.id=one\n", "invalid literal"),
     "no node id": (b"version=1\ncluster.id=c\n", "needs both"),
     "no cluster id": (b"version=1\nnode.id=1\n", "needs both"),
+    "half an escape": (b"cluster.id=\\u12\n", "Malformed"),
     "a short directory id": (b"directory.id=AAAA\n", "'AAAA' holds 3 bytes"),
 }
 
@@ -76,32 +75,6 @@ def test_bad_meta_properties_name_the_file(data: bytes, message: str) -> None:
     with pytest.raises(StorageError, match=r"dir/meta\.properties") as caught:
         parse_meta_properties(data, "dir/meta.properties")
     assert message in str(caught.value)
-
-
-PROPERTIES = {
-    "equals": ("a=b", {"a": "b"}),
-    "colon and blanks": ("  a : b c \n", {"a": "b c "}),
-    "blank as separator": ("a b", {"a": "b"}),
-    "no value": ("a\nb=\n", {"a": "", "b": ""}),
-    "comments": ("# a=1\n ! b=2\n\n\nc=3", {"c": "3"}),
-    "an equals sign in the value": ("a=b=c", {"a": "b=c"}),
-    "escapes": (r"a\ b\==\u0041\t\:\\", {"a b=": "A\t:\\"}),
-    "a continued line": ("a=one,\\\n    two\nb=3", {"a": "one,two", "b": "3"}),
-    "an escaped backslash does not continue": ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
-    "the last one counts": ("a=1\na=2", {"a": "2"}),
-    "carriage returns": ("a=1\r\nb=2\r\n", {"a": "1", "b": "2"}),
-}
-
-
-@pytest.mark.parametrize(("text", "properties"), PROPERTIES.values(), ids=PROPERTIES.keys())
-def test_java_properties(text: str, properties: dict[str, str]) -> None:
-    assert parse_properties(text) == properties
-
-
-@pytest.mark.parametrize("value", ["", " a b ", "\\", "a\\", "#!=:", "é中", "line\nbreak", "\t", "\\u0041"], ids=repr)
-def test_properties_survive_being_written(value: str) -> None:
-    assert parse_properties(format_properties({"key": value, "k:2": "x"})) == {"key": value, "k:2": "x"}
-    assert format_properties({"key": value}).isascii()
 
 
 def test_partition_metadata() -> None:

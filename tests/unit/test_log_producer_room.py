@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run
-from tests.logkit import FixedClock, batch
-from tests.metricskit import value
+from tests.kits.brokerkit import Kit, run
+from tests.kits.logkit import FixedClock, batch, new_producers
+from tests.kits.metricskit import value
 from tidelog.errors import ErrorCode
 from tidelog.log.producer_room import ProducerRoom, TooManyProducersError
 from tidelog.log.producer_silence import SILENT_MS
@@ -60,7 +60,7 @@ class Leader:
         follower: Producers | None = None,
         beside: Leader | None = None,
     ) -> None:
-        self.producers = Producers(max_ids=MOST)
+        self.producers = new_producers(max_ids=MOST)
         self.follower = follower
         self.end = 0
         self.committed: int | None = None
@@ -206,7 +206,7 @@ def test_a_search_that_found_nothing_is_not_repeated(monkeypatch: pytest.MonkeyP
 
 
 def test_open_transactions_and_fences_are_not_forgotten() -> None:
-    producers = Producers(max_ids=MOST)
+    producers = new_producers(max_ids=MOST)
     producers.append(header(1, transactional=True), 0, 0)
     producers.append(header(2, transactional=True), 1, 0)
     marker = header(2, transactional=True, control=True)
@@ -222,7 +222,7 @@ def test_open_transactions_and_fences_are_not_forgotten() -> None:
 
 def test_a_follower_forgets_nothing_that_its_leader_knows() -> None:
     """Its leader forgets one silent producer for a new one. All others have batches under way to be answered."""
-    follower = Producers(max_ids=MOST)
+    follower = new_producers(max_ids=MOST)
     leader = Leader(follower=follower)
     leader.write(0)
     leader.clock.now_ms += SILENT_MS
@@ -236,7 +236,7 @@ def test_a_follower_forgets_nothing_that_its_leader_knows() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_follower_knows_what_its_leader_knows_whatever_comes(seed: int) -> None:
-    random, follower = Random(seed), Producers(max_ids=MOST)
+    random, follower = Random(seed), new_producers(max_ids=MOST)
     leader = Leader(follower=follower)
     next_id = 0
     for _ in range(2_000):
@@ -254,7 +254,7 @@ def test_a_follower_knows_what_its_leader_knows_whatever_comes(seed: int) -> Non
 
 def test_a_follower_forgets_one_for_one_by_the_order_of_the_log() -> None:
     """Whatever the times are: what it keeps depends on the log alone, so replicas and a restart agree."""
-    follower, again = Producers(max_ids=MOST), Producers(max_ids=MOST)
+    follower, again = new_producers(max_ids=MOST), new_producers(max_ids=MOST)
     for offset in range(10 * MOST):
         follower.append(header(offset), offset, offset * 1_000)
         again.append(header(offset), offset, 0)
@@ -389,8 +389,8 @@ def test_silent_producers_of_the_smallest_partition_are_found_though_few_are_loo
 @pytest.mark.parametrize("seed", range(5))
 def test_followers_know_what_their_leaders_know_when_one_makes_room_for_another(seed: int) -> None:
     random = Random(seed)
-    first = Leader(per_broker=MOST, follower=Producers(max_ids=MOST))
-    leaders = [first, *(Leader(follower=Producers(max_ids=MOST), beside=first) for _ in range(3))]
+    first = Leader(per_broker=MOST, follower=new_producers(max_ids=MOST))
+    leaders = [first, *(Leader(follower=new_producers(max_ids=MOST), beside=first) for _ in range(3))]
     next_id = 0
     for _ in range(2_000):
         first.clock.now_ms += random.randrange(SILENT_MS // 10)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.brokerkit import Kit, code_of, run
-from tests.logkit import FixedClock, idempotent, open_log, with_config
+from tests.kits.brokerkit import Kit, code_of, run
+from tests.kits.logkit import FixedClock, idempotent, open_log, with_config
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.log.log import Log
 from tidelog.log.producer_silence import RETURN_MS, SILENT_MS, FileTimes
 from tidelog.log.trimming import truncate_to
-from tidelog.ports import Disk
+from tidelog.ports import Clock, Disk
 
 NONE, REFUSED = ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS
 FIVE = {"tidelog_partition_producer_ids_max": "5"}
@@ -202,7 +202,7 @@ def files_in(disk: Disk, directory: str) -> Callable[[int], FileTimes]:
     disk.write_file(f"{directory}/f", b"")
     written_ms = disk.modified_ms(f"{directory}/f")
 
-    class Clock:
+    class StillClock(Clock):
         def __init__(self, after_ms: int) -> None:
             self._after_ms = after_ms
 
@@ -212,7 +212,7 @@ def files_in(disk: Disk, directory: str) -> Callable[[int], FileTimes]:
         def monotonic_ns(self) -> int:
             return 0
 
-    return lambda after_ms: FileTimes(disk, Clock(after_ms))
+    return lambda after_ms: FileTimes(disk, StillClock(after_ms))
 
 
 def test_a_cut_changes_nothing_about_silence(disk: Disk, directory: str) -> None:

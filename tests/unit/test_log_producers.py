@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from tests.kits.logkit import new_producers
 from tidelog.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
@@ -26,7 +27,7 @@ from tidelog.log.producer_snapshot import (
     snapshot_name,
 )
 from tidelog.log.producer_state import AppendedBatch
-from tidelog.log.producers import AppendOrigin, CompletedTxn, Producers, SequenceGapError
+from tidelog.log.producers import AppendOrigin, CompletedTxn, SequenceGapError
 from tidelog.records.header import BatchHeader
 
 P, Q = 100, 200
@@ -51,7 +52,7 @@ class Log:
     """A log that consists of its end: writes a batch if it may be written."""
 
     def __init__(self, end: int = 0) -> None:
-        self.producers = Producers()
+        self.producers = new_producers()
         self.end = end
         self.now_ms = 0
 
@@ -477,7 +478,7 @@ def test_a_snapshot_is_as_kafka_writes_it() -> None:
 
 
 def test_what_a_snapshot_tells() -> None:
-    producers = Producers()
+    producers = new_producers()
     producers.load(ENTRIES_OF_KAFKA, lambda silent_ms: 0)
     assert dict(producers.ongoing) == {42: 7}
     assert producers.first_unstable_offset == 42
@@ -489,11 +490,11 @@ def test_what_a_snapshot_tells() -> None:
 
 
 def test_edge_19_the_window_outlives_a_snapshot() -> None:
-    before = Producers()
+    before = new_producers()
     sent = [batch(5 * number, 5, timestamp=100 + number) for number in range(7)]
     for number, one in enumerate(sent):
         before.append(one, 1000 + 5 * number, 0)
-    after = Producers()
+    after = new_producers()
     after.load(decode_snapshot(encode_snapshot(before.snapshot())), lambda silent_ms: 0)
     for number, one in list(enumerate(sent))[2:]:
         assert after.check(one, 0) == (1000 + 5 * number, 1004 + 5 * number, 100 + number)
@@ -503,7 +504,7 @@ def test_edge_19_the_window_outlives_a_snapshot() -> None:
 
 
 def test_open_transactions_are_kept_in_order_whatever_the_order_of_the_snapshot() -> None:
-    producers = Producers()
+    producers = new_producers()
     later, earlier = SnapshotEntry(1, 0, 0, 50, 0, 0, 0, 50), SnapshotEntry(2, 0, 0, 40, 0, 0, 0, 40)
     producers.load([later, earlier], lambda silent_ms: 0)
     assert list(producers.ongoing.items()) == [(40, 2), (50, 1)]
@@ -512,7 +513,7 @@ def test_open_transactions_are_kept_in_order_whatever_the_order_of_the_snapshot(
 
 
 def test_producers_of_a_snapshot_are_silent_since_it_was_written() -> None:
-    producers = Producers()
+    producers = new_producers()
     producers.load(ENTRIES_OF_KAFKA, lambda silent_ms: 20 * DAY_MS - silent_ms)
     assert producers.remove_expired(21 * DAY_MS - 1) == 0
     assert producers.remove_expired(21 * DAY_MS) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logkit import PARTITION, batch, idempotent, marker, open_log, read_all, values, with_config
+from tests.kits.logkit import PARTITION, batch, idempotent, marker, open_log, read_all, values, with_config
 from tidelog.log.log import Log
 from tidelog.log.trimming import advance_log_start
 from tidelog.ports import Disk

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.logkit import batch, open_log, with_config
+from tests.kits.logkit import batch, open_log, with_config
 from tidelog.broker.regions import LogRegion
 from tidelog.lab.world import SimHost, World
 from tidelog.log.log import Log

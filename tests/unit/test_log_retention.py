@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.log.config import LogConfig
+from tidelog.config.topic import TopicConfig, default_topic
 from tidelog.log.retention import SegmentFacts, expired_count
 
 NOW = 1_000_000
@@ -12,21 +12,21 @@ THREE = [SegmentFacts(10, 100, NOW - 900), SegmentFacts(20, 100, NOW - 500), Seg
 @pytest.mark.parametrize(
     ("config", "log_start", "high_watermark", "expected"),
     [
-        (LogConfig(retention_ms=-1), 0, 30, 0),
-        (LogConfig(retention_ms=500), 0, 30, 1),
-        (LogConfig(retention_ms=499), 0, 30, 2),
-        (LogConfig(retention_ms=50), 0, 30, 3),
-        (LogConfig(retention_ms=50), 0, 29, 2),
-        (LogConfig(retention_ms=50), 0, 9, 0),
-        (LogConfig(retention_bytes=300), 0, 30, 0),
-        (LogConfig(retention_bytes=201), 0, 30, 0),
-        (LogConfig(retention_bytes=200), 0, 30, 1),
-        (LogConfig(retention_bytes=0), 0, 30, 3),
-        (LogConfig(retention_bytes=0), 0, 20, 2),
-        (LogConfig(), 10, 30, 1),
-        (LogConfig(), 9, 30, 0),
-        (LogConfig(), 30, 30, 3),
-        (LogConfig(retention_ms=50, cleanup_delete=False, cleanup_compact=True), 10, 30, 1),
+        (default_topic(retention_ms=-1), 0, 30, 0),
+        (default_topic(retention_ms=500), 0, 30, 1),
+        (default_topic(retention_ms=499), 0, 30, 2),
+        (default_topic(retention_ms=50), 0, 30, 3),
+        (default_topic(retention_ms=50), 0, 29, 2),
+        (default_topic(retention_ms=50), 0, 9, 0),
+        (default_topic(retention_bytes=300), 0, 30, 0),
+        (default_topic(retention_bytes=201), 0, 30, 0),
+        (default_topic(retention_bytes=200), 0, 30, 1),
+        (default_topic(retention_bytes=0), 0, 30, 3),
+        (default_topic(retention_bytes=0), 0, 20, 2),
+        (default_topic(), 10, 30, 1),
+        (default_topic(), 9, 30, 0),
+        (default_topic(), 30, 30, 3),
+        (default_topic(retention_ms=50, cleanup_policy=("compact",)), 10, 30, 1),
     ],
     ids=[
         "no limit", "first is too old", "two are too old", "all are too old", "not above the high watermark",
@@ -35,7 +35,7 @@ THREE = [SegmentFacts(10, 100, NOW - 900), SegmentFacts(20, 100, NOW - 500), Seg
         "log start at the end", "compacted topics go by the log start alone",
     ],
 )  # fmt: skip
-def test_which_segments_expire(config: LogConfig, log_start: int, high_watermark: int, expected: int):
+def test_which_segments_expire(config: TopicConfig, log_start: int, high_watermark: int, expected: int):
     count = expired_count(THREE, config, now_ms=NOW, log_start_offset=log_start, high_watermark=high_watermark)
     assert count == expected
 
@@ -43,4 +43,4 @@ def test_which_segments_expire(config: LogConfig, log_start: int, high_watermark
 def test_a_young_segment_shields_the_older_ones_behind_it():
     """Segments go from the front only: an old one behind a young one stays."""
     mixed = [SegmentFacts(10, 100, NOW), SegmentFacts(20, 100, 0)]
-    assert expired_count(mixed, LogConfig(retention_ms=5), now_ms=NOW, log_start_offset=0, high_watermark=20) == 0
+    assert expired_count(mixed, default_topic(retention_ms=5), now_ms=NOW, log_start_offset=0, high_watermark=20) == 0

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from click.testing import CliRunner
 
-from logkit import FixedClock, batch, values, with_config
+from tests.kits.logkit import FixedClock, batch, values, with_config
 from tidelog.cli.main import main
 from tidelog.host.disk import RealDisk
 from tidelog.lab.world import SimHost, World

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from logkit import batch, open_log, with_config
+from tests.kits.logkit import batch, open_log, with_config
 from tidelog.log.log import Log
 from tidelog.log.reading import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, FoundTimestamp
 from tidelog.log.trimming import advance_log_start

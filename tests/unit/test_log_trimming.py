@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from logkit import FixedClock, batch, idempotent, open_log, read_all, values, with_config
+from tests.kits.logkit import FixedClock, batch, idempotent, open_log, read_all, values, with_config
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.log.log import Log
 from tidelog.log.trimming import advance_log_start, delete_expired, restart_at, truncate_to

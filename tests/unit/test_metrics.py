@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from tests.brokerkit import Kit, follower_request, run
-from tests.metricskit import Page, parse, value
+from tests.kits.brokerkit import Kit, follower_request, run
+from tests.kits.metricskit import Page, parse, value
 from tidelog.broker.counts import TopicCounts
 from tidelog.errors import ErrorCode
 from tidelog.host.process_metrics import add_process_metrics

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.docskit import PAGES, ROOT
+from tests.kits.docskit import PAGES, ROOT
 from tidelog.metrics.families import Family
 
 _NAMED = re.compile(r"`((?:kafka_(?:server|network|log|controller|coordinator|cluster|consumergroup)|tidelog)_[a-z_]+)")

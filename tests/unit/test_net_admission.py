@@ -9,17 +9,29 @@ import struct
 
 import pytest
 
-from netkit import CONTROL, Client, LoopClock, Scene, every_loop, quiet, request, scene, simulated, until
+from tests.kits.netkit import (
+    CONTROL,
+    Client,
+    LoopClock,
+    Scene,
+    connection_limits,
+    every_loop,
+    quiet,
+    request,
+    scene,
+    server_limits,
+    simulated,
+    until,
+)
 from tidelog.host.limits import shares
-from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import Call
 from tidelog.net.identity import is_of_broker
-from tidelog.net.server import InterBroker, ServerLimits
+from tidelog.net.server import InterBroker
 
 API_VERSIONS = 18
 KEYS = InterBroker(keys=frozenset((CONTROL,)))
 PREFIX = "tidelog_"
-LIMITS = ServerLimits(connections=ConnectionLimits(client_share=3, broker_reserve=2, replaceable_idle_ms=10_000))
+LIMITS = server_limits(connections=connection_limits(client_share=3, broker_reserve=2, replaceable_idle_ms=10_000))
 
 
 async def clients(made: Scene, count: int) -> list[Client]:
@@ -147,7 +159,7 @@ async def test_refusals_for_the_share_are_logged_once_and_counted(caplog: pytest
 @every_loop
 async def test_a_separate_inter_broker_listener_may_close_an_idle_client_for_a_broker():
     """As Kafka does it with max.connections; with a client that is idle at this moment, however briefly."""
-    limits = ServerLimits(connections=ConnectionLimits(max_connections=2))
+    limits = server_limits(connections=connection_limits(max_connections=2))
     async with scene(limits=limits, inter_broker=InterBroker("INTERNAL")) as made:
         first, second = await clients(made, 2)
         port, made.port = made.port, await made.server.listen("INTERNAL", "127.0.0.1", 0)
@@ -164,7 +176,7 @@ async def test_a_separate_inter_broker_listener_may_close_an_idle_client_for_a_b
 @simulated
 async def test_a_broker_gets_the_place_of_an_idle_client_though_all_that_were_known_as_idle_have_asked_since():
     """The last look at the clients remembers some of them; what it remembers may be of no use any more."""
-    limits = ServerLimits(connections=ConnectionLimits(max_connections=70))
+    limits = server_limits(connections=connection_limits(max_connections=70))
     async with scene(limits=limits, inter_broker=InterBroker("INTERNAL"), clock=LoopClock()) as made:
         connected = await clients(made, 70)
         made.port = await made.server.listen("INTERNAL", "127.0.0.1", 0)
@@ -187,7 +199,7 @@ async def test_many_clients_that_are_owed_answers_do_not_hide_one_that_is_idle()
         if call.frame[:2] == bytes(2):
             call.answer([struct.pack(">i", len(call.frame)), call.frame])
 
-    limits = ServerLimits(connections=ConnectionLimits(max_connections=70))
+    limits = server_limits(connections=connection_limits(max_connections=70))
     async with scene(handle, limits=limits, inter_broker=InterBroker("INTERNAL"), clock=LoopClock()) as made:
         connected = await clients(made, 70)
         for client in connected[:69]:

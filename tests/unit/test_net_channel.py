@@ -9,9 +9,23 @@ from itertools import pairwise
 
 import pytest
 
-from netkit import CONTROL, DATA, Client, Scene, echo, every_loop, framed, number_of, quiet, request, scene, until
+from tests.kits.netkit import (
+    CONTROL,
+    DATA,
+    Client,
+    Scene,
+    echo,
+    every_loop,
+    framed,
+    number_of,
+    quiet,
+    request,
+    scene,
+    until,
+)
 from tidelog.net import connection
 from tidelog.net.channel import Call
+from tidelog.ports import Clock
 
 
 class Parking:
@@ -295,7 +309,7 @@ async def test_control_requests_are_read_while_the_data_queue_is_full():
         assert parking.order == [0, 1, 50]
 
 
-class _Clock:
+class _Clock(Clock):
     """Stands still unless the test moves it."""
 
     def __init__(self) -> None:

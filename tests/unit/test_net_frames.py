@@ -9,9 +9,20 @@ import struct
 
 import pytest
 
-from netkit import Scene, echo, every_loop, framed, number_of, real_loops, request, scene, simulated, until
+from tests.kits.netkit import (
+    Scene,
+    echo,
+    every_loop,
+    framed,
+    number_of,
+    real_loops,
+    request,
+    scene,
+    server_limits,
+    simulated,
+    until,
+)
 from tidelog.net.channel import Call
-from tidelog.net.server import ServerLimits
 
 CHUNK = 16 * 1024
 ROOM = 2 * 1024
@@ -129,7 +140,7 @@ def test_a_size_that_cannot_be_ends_the_connection_with_one_line(size: int, capl
     @real_loops
     async def test() -> None:
         caplog.clear()
-        async with scene(limits=ServerLimits(socket_request_max_bytes=1024)) as made:
+        async with scene(limits=server_limits(socket_request_max_bytes=1024)) as made:
             other, client = await made.connect(), await made.connect()
             assert await other.ask(request(1)) == request(1)
             client.write(framed(request(2)) + struct.pack(">i", size) + b"x" * 100)
@@ -147,7 +158,7 @@ def test_a_size_that_cannot_be_ends_the_connection_with_one_line(size: int, capl
 
 @every_loop
 async def test_the_largest_request_allowed_is_served():
-    async with scene(limits=ServerLimits(socket_request_max_bytes=100_000)) as made:
+    async with scene(limits=server_limits(socket_request_max_bytes=100_000)) as made:
         client = await made.connect()
         assert len(await client.ask(request(1, size=100_000))) == 100_000
         client.write(struct.pack(">i", 100_001))

@@ -8,7 +8,19 @@ from collections.abc import Callable
 
 import pytest
 
-from netkit import FakeRegion, Scene, announced, echo, every_loop, number_of, quiet, real_loops, request, scene, until
+from tests.kits.netkit import (
+    FakeRegion,
+    Scene,
+    announced,
+    echo,
+    every_loop,
+    number_of,
+    quiet,
+    real_loops,
+    request,
+    scene,
+    until,
+)
 from tidelog.net import connection, outbox
 from tidelog.net.channel import Call
 

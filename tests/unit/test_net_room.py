@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netkit import (
+from tests.kits.netkit import (
     CONTROL,
     Client,
     LoopClock,
@@ -21,18 +21,19 @@ from netkit import (
     quiet,
     request,
     scene,
+    server_limits,
     simulated,
     until,
 )
 from tidelog.net.channel import Call
-from tidelog.net.server import InterBroker, ServerLimits
+from tidelog.net.server import InterBroker
 from tidelog.net.share import SMALL_BYTES, STEP_BYTES
 
 BOUND = 4 * STEP_BYTES
 BIG = 3 * STEP_BYTES
 USED = "kafka_network_socketserver_memorypoolused"
 WAITING = "tidelog_memory_pool_waiting_connections"
-BOUNDED = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
+BOUNDED = server_limits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
 
 
 def begun(number: int, size: int, sent: int) -> bytes:
@@ -185,7 +186,7 @@ async def test_room_that_comes_back_goes_first_to_who_holds_little():
 @every_loop
 async def test_announcements_take_no_room():
     """Each client that announces much and sends little holds a step at most, so the others are served."""
-    async with scene(limits=ServerLimits(queued_max_request_bytes=30 * STEP_BYTES)) as made:
+    async with scene(limits=server_limits(queued_max_request_bytes=30 * STEP_BYTES)) as made:
         for number in range(20):
             (await made.connect()).write(begun(number, 20 * STEP_BYTES, 30_000))
         assert await settled(made) == 20 * STEP_BYTES
@@ -309,7 +310,7 @@ async def test_requests_that_wait_for_each_others_room_make_room_if_none_may_exc
 @simulated
 async def test_a_request_that_exceeds_the_bound_and_trickles_does_not_hold_others_up_for_long():
     """A mebibyte within each deadline is enough while no other request waits, and not if others wait for the room."""
-    limits = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=20 * STEP_BYTES)
+    limits = server_limits(queued_max_request_bytes=BOUND, socket_request_max_bytes=20 * STEP_BYTES)
     async with scene(limits=limits, clock=LoopClock()) as made:
         slow, client = [await made.connect(limit=2 * BIG) for _ in range(2)]
         filling = [await made.connect() for _ in range(4)]

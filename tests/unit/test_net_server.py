@@ -12,31 +12,31 @@ from collections.abc import Callable
 
 import pytest
 
-from netkit import (
+from tests.kits.netkit import (
     PATIENCE_S,
     FakeRegion,
     LoopClock,
     Parking,
     Scene,
     announced,
+    connection_limits,
     every_loop,
     framed,
     quiet,
     real_loops,
     request,
     scene,
+    server_limits,
     simulated,
     until,
 )
 from tidelog.broker.metrics_http import Pages
 from tidelog.broker.pacing import SlowLane
 from tidelog.metrics import Metrics
-from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import Call
-from tidelog.net.server import ServerLimits
 from tidelog.net.share import LIGHT_EIGHTHS, STEP_BYTES
 
-IDLE = ServerLimits(connections_max_idle_ms=600_000)
+IDLE = server_limits(connections_max_idle_ms=600_000)
 
 
 def closings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -57,7 +57,7 @@ async def refused(made: Scene) -> None:
 @every_loop
 async def test_max_connections_refuses_those_above_it_until_one_goes(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    async with scene(limits=ServerLimits(connections=ConnectionLimits(max_connections=3))) as made:
+    async with scene(limits=server_limits(connections=connection_limits(max_connections=3))) as made:
         clients = [await made.connect() for _ in range(3)]
         for client in clients:
             await client.ask(request(1))
@@ -73,7 +73,7 @@ async def test_max_connections_refuses_those_above_it_until_one_goes(caplog: pyt
 @every_loop
 async def test_max_connections_per_ip(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    async with scene(limits=ServerLimits(connections=ConnectionLimits(max_connections_per_ip=1))) as made:
+    async with scene(limits=server_limits(connections=connection_limits(max_connections_per_ip=1))) as made:
         first = await made.connect()
         await first.ask(request(1))
         await refused(made)
@@ -85,17 +85,17 @@ async def test_max_connections_per_ip(caplog: pytest.LogCaptureFixture):
 
 @every_loop
 async def test_max_connections_per_ip_overrides_one_address():
-    limits = ConnectionLimits(
+    limits = connection_limits(
         max_connections_per_ip=0, max_connections_per_ip_overrides={"127.0.0.1": 1, "localhost": 1, "b1": 1}
     )
-    async with scene(limits=ServerLimits(connections=limits)) as made:
+    async with scene(limits=server_limits(connections=limits)) as made:
         assert await (await made.connect()).ask(request(1)) == request(1)
         await refused(made)
 
 
 @every_loop
 async def test_refused_connections_are_not_counted_when_they_go():
-    async with scene(limits=ServerLimits(connections=ConnectionLimits(max_connections=1))) as made:
+    async with scene(limits=server_limits(connections=connection_limits(max_connections=1))) as made:
         kept = await made.connect()
         await kept.ask(request(1))
         for _ in range(5):
@@ -164,7 +164,7 @@ async def test_a_request_parked_for_longer_than_any_client_waits_holds_no_connec
 
 @simulated
 async def test_a_slow_upload_is_not_idle():
-    limits = ServerLimits(connections_max_idle_ms=600_000, request_read_timeout_ms=-1)
+    limits = server_limits(connections_max_idle_ms=600_000, request_read_timeout_ms=-1)
     async with scene(limits=limits, clock=LoopClock()) as made:
         client = await made.connect()
         payload = request(1, size=100_000)
@@ -177,7 +177,7 @@ async def test_a_slow_upload_is_not_idle():
 
 @simulated
 async def test_idle_connections_stay_without_a_limit():
-    async with scene(limits=ServerLimits(connections_max_idle_ms=-1), clock=LoopClock()) as made:
+    async with scene(limits=server_limits(connections_max_idle_ms=-1), clock=LoopClock()) as made:
         client = await made.connect()
         await client.ask(request(1))
         await asyncio.sleep(2000)
@@ -186,7 +186,7 @@ async def test_idle_connections_stay_without_a_limit():
 
 @every_loop
 async def test_connections_are_dealt_to_the_workers_in_turn():
-    async with scene(limits=ServerLimits(num_network_threads=3)) as made:
+    async with scene(limits=server_limits(num_network_threads=3)) as made:
         for _ in range(7):
             await (await made.connect()).ask(request(1))
         name, listener = "kafka_server_socket_server_metrics_connection_count", made.calls[0].listener
@@ -491,7 +491,7 @@ async def test_room_that_comes_back_is_dealt_out_without_recursion():
     is: so each of them gives room back in the moment in which it gets some."""
     bound, count, few, light = 4 * STEP_BYTES, 300, 14_000, 0
     parking = Parking()
-    async with scene(parking, limits=ServerLimits(queued_max_request_bytes=bound)) as made:
+    async with scene(parking, limits=server_limits(queued_max_request_bytes=bound)) as made:
         holder, other = await made.connect(), await made.connect()
         holder.send(request(0, size=bound), *(request(1 + number, size=10_000) for number in range(60)))
         share = made.server.room.clients

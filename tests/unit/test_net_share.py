@@ -7,10 +7,23 @@ import struct
 
 import pytest
 
-from netkit import CONTROL, LoopClock, Parking, Scene, every_loop, framed, quiet, request, scene, simulated, until
+from tests.kits.netkit import (
+    CONTROL,
+    LoopClock,
+    Parking,
+    Scene,
+    every_loop,
+    framed,
+    quiet,
+    request,
+    scene,
+    server_limits,
+    simulated,
+    until,
+)
 from tidelog.host.clock import SystemClock
 from tidelog.net.channel import Call
-from tidelog.net.server import InterBroker, ServerLimits
+from tidelog.net.server import InterBroker
 from tidelog.net.share import STEP_BYTES, Share
 from tidelog.wire.api import API_VERSIONS
 
@@ -18,7 +31,7 @@ BOUND = 16 * STEP_BYTES
 LARGE = 2 * STEP_BYTES
 MIDDLE = 900_000
 SHORT = 100_000
-LIMITS = ServerLimits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
+LIMITS = server_limits(queued_max_request_bytes=BOUND, socket_request_max_bytes=BOUND)
 BROKERS = InterBroker(keys=frozenset((CONTROL,)))
 CLOSED = "tidelog_slow_connections_closed_total"
 USED = "kafka_network_socketserver_memorypoolused"

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from tests.processkit import free_port
+from tests.kits.processkit import free_port
 from tidelog.cli.main import main
 from tidelog.pipeline import needs, starting
 from tidelog.pipeline.checkpoints import parse_offset_file, read_checkpoints
@@ -87,7 +87,6 @@ def test_a_run_is_what_its_events_say() -> None:
     flow = run.flows["minutes"]
     assert (run.state, run.pipeline, run.streams_started, list(run.flows)) == ("COMPLETED", "shop", 1, ["minutes"])
     assert (flow.state, flow.batches, flow.rows, flow.rows_per_s, flow.dropped) == ("COMPLETED", 2, 600, 1200.0, 6)
-    assert run.last_message == "Run is COMPLETED."
 
 
 def test_the_state_of_a_run() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.fake_admin import served_broker
-from tests.processkit import free_port
+from tests.kits.fake_admin import served_broker
+from tests.kits.processkit import free_port
 from tests.unit.test_pipeline_run import EVENTS, OFFSETS, put_checkpoint
 from tidelog.cli.main import main
 from tidelog.pipeline.journal import Journal

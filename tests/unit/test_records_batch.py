@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from records_lives import both_lives, rows_of
+from tests.kits.records_lives import both_lives, rows_of
 from tidelog.errors import CorruptBatchError, InvalidRecordError, TidelogError, UnsupportedMagicError
 from tidelog.records.build import build_batch
 from tidelog.records.header import Codec, assign, check_crc, headers, read_header, seal, set_log_append_time

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from records_lives import both_lives, rows_of
+from tests.kits.records_lives import both_lives, rows_of
 from tidelog.errors import CorruptBatchError
 from tidelog.records.arrow import from_arrow, to_arrow
 from tidelog.records.buffers import BinaryBuffers

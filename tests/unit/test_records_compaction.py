@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from records_lives import both_lives, compiled, plain
+from tests.kits.records_lives import both_lives, compiled, plain
 from tidelog.records.header import Codec, read_header
 
 SEED = bytes(range(16))

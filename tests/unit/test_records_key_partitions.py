@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from records_lives import both_lives
+from tests.kits.records_lives import both_lives
 from tidelog.client.partitioner import partition_of_key
 from tidelog.records.arrow import from_arrow
 from tidelog.records.buffers import BinaryBuffers

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from records_lives import both_lives, rows_of
+from tests.kits.records_lives import both_lives, rows_of
 from tidelog.records.header import BatchHeader, Codec, assign, read_header
 from tidelog.records.scan import scan
 

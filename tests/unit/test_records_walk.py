@@ -7,8 +7,8 @@ from typing import Any
 import cramjam
 import pytest
 
-from logkit import batch_around
-from records_lives import both_lives
+from tests.kits.logkit import batch_around
+from tests.kits.records_lives import both_lives
 from tidelog.errors import ErrorCode, InvalidRecordError, InvalidTimestampError
 from tidelog.records.build import build_batch
 from tidelog.records.compression import ExpandedTooFarError, compress

@@ -18,8 +18,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import tidelog.spark.met as met_module
 import tidelog.spark.source as source_module
-from tests.clientkit import P0, P1
-from tests.processkit import free_port
+from tests.kits.clientkit import P0, P1
+from tests.kits.processkit import free_port
 from tests.unit.test_spark_stream import Brokers
 from tidelog.client.addresses import NONE_KNOWN, KnownBrokers
 from tidelog.spark.errors import OptionError

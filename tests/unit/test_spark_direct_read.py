@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.brokerkit import Kit, run_here
-from tests.logkit import batch
+from tests.kits.brokerkit import Kit, run_here
+from tests.kits.logkit import batch
 from tidelog.client.cluster import Cluster
 from tidelog.client.direct_read import DirectRead, FetchInstead
 from tidelog.client.fetch import Fetched

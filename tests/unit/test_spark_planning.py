@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from tests.clientkit import P0, P1, simulate, values
-from tests.fake_broker import FakeCluster
+from tests.kits.clientkit import P0, P1, simulate, values
+from tests.kits.fake_broker import FakeCluster
 from tidelog.client.cluster import Cluster
 from tidelog.client.offsets import EARLIEST, LATEST
 from tidelog.records.build import build_batch

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.clientkit import P0, sabotage, simulate, values
-from tests.fake_broker import SILENCE, FakeCluster
+from tests.kits.clientkit import P0, sabotage, simulate, values
+from tests.kits.fake_broker import SILENCE, FakeCluster
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BrokerError
 from tidelog.client.fetch import Fetched

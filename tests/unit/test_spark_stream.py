@@ -16,9 +16,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tidelog.spark.met as met_module
 import tidelog.spark.stream as stream_module
-from tests.clientkit import P0, P1, values
-from tests.fake_broker import FakeBroker, FakeCluster
-from tests.processkit import free_port
+from tests.kits.clientkit import P0, P1, values
+from tests.kits.fake_broker import FakeBroker, FakeCluster
+from tests.kits.processkit import free_port
 from tidelog.client.errors import BrokerError
 from tidelog.errors import ErrorCode
 from tidelog.spark.connected import Connected

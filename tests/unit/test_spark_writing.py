@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.clientkit import P0, P1, sabotage, simulate
-from tests.fake_broker import FakeCluster
+from tests.kits.clientkit import P0, P1, sabotage, simulate
+from tests.kits.fake_broker import FakeCluster
 from tidelog.client.batching import BatchingSettings
 from tidelog.client.cluster import Cluster
 from tidelog.client.column_batching import ColumnBatcher
@@ -18,6 +18,7 @@ from tidelog.client.errors import BrokerError
 from tidelog.client.partitioner import partition_of_key
 from tidelog.client.produce import Producer
 from tidelog.errors import ErrorCode
+from tidelog.ports import Clock
 from tidelog.records.batch import decode
 from tidelog.records.kernel import Record
 from tidelog.spark.errors import OptionError
@@ -35,7 +36,7 @@ NOW_MS = 1_700_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-class _Clock:
+class _Clock(Clock):
     def wall_ms(self) -> int:
         return NOW_MS
 

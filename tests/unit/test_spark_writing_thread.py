@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.fake_admin import FakeAdminBroker, served_broker
-from tests.fake_broker import CLOSE, SILENCE
+from tests.kits.fake_admin import FakeAdminBroker, served_broker
+from tests.kits.fake_broker import CLOSE, SILENCE
 from tests.unit.test_client_produce import refusal
 from tidelog.client import column_batching
 from tidelog.client.errors import BrokerError, DeadlineError

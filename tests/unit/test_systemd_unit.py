@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.docskit import ROOT
+from tests.kits.docskit import ROOT
 from tidelog.cli.main import main
 
 UNIT = ROOT / "docs" / "tidelog-broker@.service"

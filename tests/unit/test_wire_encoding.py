@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from tests.kits.wire_cases import plain
 from tidelog.errors import UnsupportedVersionError, WireError
 from tidelog.wire import Message, codec, decode, decode_from, encode, encode_parts, records_to_come
 from tidelog.wire.messages.fetch import FetchableTopicResponse, FetchResponse, FetchResponsePartitionData
@@ -33,7 +34,6 @@ from tidelog.wire.schema import (
     uint32,
     uuid,
 )
-from wire_cases import plain
 
 CLASSIC, FLEXIBLE, LATER = 0, 1, 2
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tests.processkit import free_port
+from tests.kits.processkit import free_port
 from tidelog.coordination.zookeeper_link import Link, _handshake_s
 from tidelog.host.clock import SystemClock
 

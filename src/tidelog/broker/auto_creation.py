@@ -52,7 +52,7 @@ class AutoCreation:
         is known that it did not."""
         new = [topic for topic in dict.fromkeys(topics) if topic not in self._under_way]
         if new:
-            creating = asyncio.ensure_future(self._create(new))
+            creating = asyncio.create_task(self._create(new))
             for topic in new:
                 self._under_way[topic] = creating
             creating.add_done_callback(lambda _: [self._under_way.pop(topic) for topic in new])

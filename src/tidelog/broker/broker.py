@@ -40,7 +40,7 @@ from tidelog.broker.request_order import RequestOrder
 from tidelog.broker.said import Said
 from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
-from tidelog.broker.topic_config import log_config, write_rules
+from tidelog.broker.topic_config import write_rules
 from tidelog.broker.waiting_fetches import WaitingFetches
 from tidelog.broker.write_rules import WriteRules
 from tidelog.config.broker import BrokerConfig
@@ -50,14 +50,12 @@ from tidelog.controller.image import ElectionDefaults, Endpoint
 from tidelog.controller.topics import Defaults
 from tidelog.coordination.port import Coordination, CoordinationError, Session, SessionState
 from tidelog.errors import ErrorCode, StorageError, TidelogError
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.producer_room import ProducerRoom
 from tidelog.metrics import Metrics
-from tidelog.net.admission import ConnectionLimits
 from tidelog.net.channel import RequestChannel
 from tidelog.net.server import InterBroker, ServerLimits, SocketServer
-from tidelog.ports import Capacity, Ports
+from tidelog.ports import Ports
 from tidelog.types import NO_EPOCH, Epoch
 from tidelog.wire.messages.controller import ControlledShutdownRequest, ControlledShutdownResponse
 
@@ -135,7 +133,11 @@ class Broker:
         )
         self._capacity = ports.capacity
         self.server = SocketServer(
-            self.channel, _limits(config, self._capacity), self._dispatcher.sent, self.metrics, _inter_broker(config)
+            self.channel,
+            ServerLimits.of(config, self._capacity),
+            self._dispatcher.sent,
+            self.metrics,
+            _inter_broker(config),
         )
         self.dynamic_config: DynamicConfig
         self.neighbours = Neighbours(
@@ -145,7 +147,7 @@ class Broker:
             self.id,
             lambda: self.epoch,
             lambda leader: self.neighbours.connect(leader, "fetcher"),
-            lambda: _fetcher_settings(self.config),
+            lambda: FetcherSettings.of(self.config),
             lambda: int(self.config["num.replica.fetchers"]),
             self.counts.copied,
         )
@@ -158,8 +160,8 @@ class Broker:
         self.replicas = Replicas(
             self.id,
             self.storage,
-            self._log_config,
-            lambda topic: write_rules(self.dynamic_config.topic_config(topic)),
+            self._topic_config,
+            lambda topic: write_rules(self._topic_config(topic)),
             lambda topic, index: self.metadata.partition(topic, index) is not None,
             lambda topic: self.dynamic_config.refresh_topic(topic),
             self.fetchers,
@@ -225,7 +227,7 @@ class Broker:
     async def start(self) -> None:
         """Returns when clients can be served."""
         await self._meet_the_cluster()
-        await self.storage.open(self.id, self.cluster_id, self._log_config)
+        await self.storage.open(self.id, self.cluster_id, self._topic_config)
         self._membership.former_epoch = self.storage.continuity.last_epoch
         self.controller = self._make_controller()
         add_gauges(self)
@@ -244,7 +246,7 @@ class Broker:
         await self._hear_of_the_cluster()
         self.storage.start_housekeeping()
         self.groups.start()
-        self._isr_check = asyncio.ensure_future(self._check_isrs())
+        self._isr_check = asyncio.create_task(self._check_isrs())
         self.state = BrokerState.RUNNING
 
     async def _check_isrs(self) -> None:
@@ -270,7 +272,7 @@ class Broker:
                 await asyncio.sleep(_RETRY_S)
 
     async def _listen(self) -> None:
-        limits = _limits(self.config, self._capacity)
+        limits = ServerLimits.of(self.config, self._capacity)
         _log.info(
             "clients may have %d connections, %d more are kept for brokers; requests may hold %d bytes (-1: no limit)",
             limits.connections.clients,
@@ -375,21 +377,21 @@ class Broker:
 
     # Settings
 
-    def _log_config(self, topic: str) -> LogConfig:
-        return log_config(self.dynamic_config.topic_config(topic))
+    def _topic_config(self, topic: str) -> TopicConfig:
+        return self.dynamic_config.topic_config(topic)
 
     def _topic_config_changed(self, topic: str, config: TopicConfig) -> None:
         self.controller.config_changed([topic])
         self._apply_topic_config(topic, config)
 
     def _apply_topic_config(self, topic: str, config: TopicConfig) -> None:
-        rules, logs = write_rules(config), log_config(config)
+        rules = write_rules(config)
         for partition in self.replicas.of_topic(topic):
             partition.rules = rules
-            partition.log.config = logs
+            partition.log.config = config
 
     def _broker_config_changed(self, config: BrokerConfig) -> None:
-        self.server.reconfigure(_limits(config, self._capacity))
+        self.server.reconfigure(ServerLimits.of(config, self._capacity))
         self._dispatcher.slow_requests.slow_ns = config["tidelog.slow.request.ms"] * 1_000_000
         self.storage.reconfigure(config)
         rules = _election_defaults(config)
@@ -398,22 +400,22 @@ class Broker:
             self.controller.config_changed()
         self._applying = applying = self._apply_topic_configs()
         if next(applying, True) is None:
-            asyncio.ensure_future(self._go_on(applying))  # noqa: RUF006 - it ends by itself
+            asyncio.create_task(self._go_on(applying))  # noqa: RUF006 - it ends by itself
 
     def _apply_topic_configs(self) -> Iterator[None]:
         """What each topic inherits, in slices. A topic whose turn comes later gets what holds then."""
         partitions: dict[str, list[Partition]] = {}
         for name, partition in self.replicas.partitions.items():
             partitions.setdefault(name.topic, []).append(partition)
-        made: dict[int, tuple[TopicConfig, WriteRules, LogConfig]] = {}
+        made: dict[int, tuple[TopicConfig, WriteRules]] = {}
         for count, topic in enumerate(partitions, 1):
             config = self.dynamic_config.topic_config(topic)
             if id(config) not in made:  # topics without settings of their own share one
-                made[id(config)] = config, write_rules(config), log_config(config)
-            _, rules, logs = made[id(config)]
+                made[id(config)] = config, write_rules(config)
+            _, rules = made[id(config)]
             for partition in partitions[topic]:
                 partition.rules = rules
-                partition.log.config = logs
+                partition.log.config = config
             if count % _TOPICS_AT_ONCE == 0:
                 yield
 
@@ -445,7 +447,7 @@ class Broker:
         self._end_life()
         if not self._is_joining:
             self._is_joining = True
-            self._rejoining = asyncio.ensure_future(self._rejoin())
+            self._rejoining = asyncio.create_task(self._rejoin())
 
     def _end_life(self) -> None:
         self.epoch = NO_EPOCH
@@ -531,37 +533,6 @@ def _election_defaults(config: BrokerConfig) -> ElectionDefaults:
     return ElectionDefaults(config["unclean.leader.election.enable"], config["min.insync.replicas"])
 
 
-def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:
-    return FetcherSettings(
-        wait_max_ms=config["replica.fetch.wait.max.ms"],
-        min_bytes=config["replica.fetch.min.bytes"],
-        max_bytes=config["replica.fetch.max.bytes"],
-        response_max_bytes=config["replica.fetch.response.max.bytes"],
-        backoff_ms=config["replica.fetch.backoff.ms"],
-        timeout_ms=config["replica.socket.timeout.ms"],
-    )
-
-
 def _inter_broker(config: BrokerConfig) -> InterBroker:
     is_separate = len(config.listeners) > 1
     return InterBroker(config.inter_broker_listener.name if is_separate else None, BROKER_KEYS)
-
-
-def _limits(config: BrokerConfig, capacity: Capacity) -> ServerLimits:
-    largest = config["socket.request.max.bytes"]
-    return ServerLimits(
-        num_network_threads=config["num.network.threads"],
-        socket_request_max_bytes=largest,
-        queued_max_request_bytes=config["queued.max.request.bytes"] or max(largest, capacity.memory_bytes // 8),
-        request_read_timeout_ms=config["tidelog.request.read.timeout.ms"],
-        connections_max_idle_ms=config["connections.max.idle.ms"],
-        connections=ConnectionLimits(
-            max_connections=config["max.connections"],
-            max_connections_per_ip=config["max.connections.per.ip"],
-            max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
-            client_share=capacity.client_connections,
-            broker_reserve=capacity.broker_connections,
-            replaceable_idle_ms=config["tidelog.connections.replaceable.idle.ms"],
-        ),
-        backlog=config["socket.listen.backlog.size"],
-    )

@@ -33,8 +33,8 @@ _EARLIEST, _LATEST = -2, -1
 NOT_ASKED = -1
 
 T = TypeVar("T")
-Connect: TypeAlias = Callable[[], Coroutine[Any, Any, Connection]]
-"""A connection to the leader, for as long as a repair takes."""
+Connect: TypeAlias = Callable[[BrokerId], Coroutine[Any, Any, Connection]]
+"""A connection of its own to a broker."""
 
 
 class Copying:
@@ -112,7 +112,9 @@ def begins_within(log: Log, records: Buffer) -> Offset | None:
 class Repairs:
     """What takes logs apart, while their partitions rest."""
 
-    def __init__(self, own: BrokerId, connect: Connect, timeout_ms: int) -> None:
+    def __init__(self, leader: BrokerId, own: BrokerId, connect: Connect, timeout_ms: int) -> None:
+        """Each of them has a connection to the leader for as long as it takes."""
+        self._leader = leader
         self._own = own
         self._connect = connect
         self._timeout_ms = timeout_ms
@@ -156,7 +158,7 @@ class Repairs:
     async def ask_where_they_part(self, one: Copying) -> None:
         """Ask for the end of one's last epoch, cut, and ask again while the epoch in the answer is not known (S4.4)."""
         log = one.partition.log
-        connection = await _answer(one, self._connect())
+        connection = await _answer(one, self._connect(self._leader))
         try:
             while len(log.epochs) and not one.is_over:
                 answer = await _answer(one, self._epoch_end(connection, one, log.epochs.latest_epoch))
@@ -171,7 +173,7 @@ class Repairs:
         one.is_in_line = True
 
     async def _leaders_extent(self, one: Copying) -> Extent:
-        connection = await self._connect()
+        connection = await self._connect(self._leader)
         try:
             start = await self._leader_offset(connection, one, _EARLIEST)
             return Extent(start, await self._leader_offset(connection, one, _LATEST))
@@ -209,7 +211,7 @@ async def _answer(one: Copying, question: Coroutine[Any, Any, T]) -> T:
     if one.is_unwanted:
         question.close()
         raise _not_copied(one)
-    asking = asyncio.ensure_future(question)
+    asking = asyncio.create_task(question)
     one.asking = asking
     try:
         return await asking

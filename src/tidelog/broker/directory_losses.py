@@ -35,7 +35,7 @@ class DirectoryLosses:
     def tell(self) -> None:
         self._is_untold = True
         if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._run())
+            self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         if self._task is not None:

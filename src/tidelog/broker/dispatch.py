@@ -384,7 +384,7 @@ class Dispatcher:
             del self._held[connection]
 
     def _run(self, call: Call, inner: Awaitable[Any], outer: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(outer)
+        task = asyncio.create_task(outer)
         self._later[task] = call, inner
         task.add_done_callback(lambda task: self._later.pop(task))
         return task

@@ -103,7 +103,7 @@ class DynamicConfig:
     async def load(self) -> None:
         """Read all there is, and follow what changes from then on."""
         await self._read_all()
-        self._following = asyncio.ensure_future(self._follow())
+        self._following = asyncio.create_task(self._follow())
 
     async def rebind(self, session: Session) -> None:
         """Go on with a new session. What changed in between is told to the listeners."""

@@ -273,7 +273,7 @@ class FetchSessions:
 
         `is_privileged`: the fetch is of a follower that is registered.
         """
-        now_ms = self._clock.monotonic_ns() // 1_000_000
+        now_ms = self._clock.monotonic_ms()
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._close(request.session_id)
             if request.session_epoch == INITIAL_EPOCH and self._has_room(request, now_ms, is_privileged):

@@ -7,10 +7,10 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
-from tidelog.broker.copying import NOT_ASKED, Copying, Repairs, begins_within
+from tidelog.broker.copying import NOT_ASKED, Connect, Copying, Repairs, begins_within
 from tidelog.broker.fetcher_settings import LASTING, FetcherSettings
 from tidelog.broker.moved_starts import MovedStarts
 from tidelog.broker.partition import Partition
@@ -55,8 +55,6 @@ _SESSION_LOST = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-
-Connect: TypeAlias = Callable[[BrokerId], Coroutine[Any, Any, Connection]]
 
 _Item: TypeAlias = tuple[TopicPartition, bytes]
 """A partition in a fetch session, with its topic id: a topic that was deleted and made anew is another one."""
@@ -103,7 +101,7 @@ class Fetcher:
         self._requests = 0
         self._connection: Connection | None = None
         self._version = _VERSIONS.last
-        self._repairs = Repairs(own, lambda: connect(leader), settings.timeout_ms)
+        self._repairs = Repairs(leader, own, connect, settings.timeout_ms)
         self._rests_said = Said()
         self._resting: dict[int, list[Copying]] = {}
         """By the turn in which they go on."""
@@ -112,7 +110,7 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._told_epoch = NO_EPOCH
         """The life of this broker in which the leader was last asked."""
-        self._task = asyncio.ensure_future(self._run())
+        self._task = asyncio.create_task(self._run())
 
     # Which partitions
 
@@ -446,7 +444,7 @@ class Fetcher:
                 one.asked_offset = NOT_ASKED
                 self._changed.pop(one.partition.name, None)
                 self._flushing[_item(one.partition)] = None
-            flush = asyncio.ensure_future(self._flush(group))
+            flush = asyncio.create_task(self._flush(group))
             for one in group:
                 one.repair = flush
 
@@ -488,7 +486,7 @@ class Fetcher:
 
     def _start_repair(self, one: Copying, steps: Awaitable[None]) -> None:
         self._set_aside(one)
-        one.repair = asyncio.ensure_future(self._repair(one, steps))
+        one.repair = asyncio.create_task(self._repair(one, steps))
 
     async def _repair(self, one: Copying, steps: Awaitable[None]) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.config.broker import BrokerConfig
+
 _FIRST_REST_MS = 20
 LASTING = 20
 """As many failures as make a rest a long one."""
@@ -11,14 +13,25 @@ LASTING = 20
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """By Kafka's names, with its defaults."""
+    """By Kafka's names."""
 
-    wait_max_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = 1024 * 1024
-    response_max_bytes: int = 10 * 1024 * 1024
-    backoff_ms: int = 1000
-    timeout_ms: int = 30_000
+    wait_max_ms: int
+    min_bytes: int
+    max_bytes: int
+    response_max_bytes: int
+    backoff_ms: int
+    timeout_ms: int
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> FetcherSettings:
+        return cls(
+            wait_max_ms=config["replica.fetch.wait.max.ms"],
+            min_bytes=config["replica.fetch.min.bytes"],
+            max_bytes=config["replica.fetch.max.bytes"],
+            response_max_bytes=config["replica.fetch.response.max.bytes"],
+            backoff_ms=config["replica.fetch.backoff.ms"],
+            timeout_ms=config["replica.socket.timeout.ms"],
+        )
 
     def rest_s(self, failures: int) -> float:
         """How long after so many failures in a row. Mostly the other side has just not heard yet what we have: the

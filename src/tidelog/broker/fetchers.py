@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tidelog.broker.fetcher import Connect, Fetcher
+from tidelog.broker.copying import Connect
+from tidelog.broker.fetcher import Fetcher
 from tidelog.broker.fetcher_settings import FetcherSettings
 from tidelog.broker.partition import Partition
 from tidelog.types import BrokerId, Epoch, TopicPartition, java_hash

@@ -106,7 +106,7 @@ class IsrChanges:
         leader.isr_asked_for(isr)
         self._proposals[partition.name] = self._proposal(partition, leader, isr)
         if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._run())
+            self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         self._proposals.clear()
@@ -297,7 +297,7 @@ def _standing(proposal: _Proposal, member: BrokerId) -> str:
     behind = leader.log_end_offset - remote.log_end_offset
     if behind <= 0:
         return f"broker {member} has caught up at offset {remote.log_end_offset}"
-    since_s = (proposal.partition.log.clock.monotonic_ns() // 1_000_000 - remote.caught_up_ms) / 1000
+    since_s = (proposal.partition.log.clock.monotonic_ms() - remote.caught_up_ms) / 1000
     for_long = f" and has not caught up for {since_s:.1f} s" if remote.caught_up_ms > 0 else ""
     return f"broker {member} is {counted(behind, 'record')} behind at offset {remote.log_end_offset}{for_long}"
 

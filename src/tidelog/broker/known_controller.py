@@ -93,7 +93,7 @@ class KnownController:
         if self._reading is None:
             if self._watched is self._session():
                 return
-            self._reading = asyncio.ensure_future(self._read())
+            self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._read_done)
         await asyncio.shield(self._reading)
 

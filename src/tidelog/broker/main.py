@@ -87,8 +87,8 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
     ports = RealPorts(num_io_threads=config["num.io.threads"])
     broker = Broker(config, ports, open_coordination(config, ports.clock))
     add_process_metrics(broker.metrics)
-    starting = asyncio.ensure_future(_start(broker, on_ready, ports.clock.monotonic_ns()))
-    collecting = asyncio.ensure_future(garbage.collect_now_and_then())
+    starting = asyncio.create_task(_start(broker, on_ready, ports.clock.monotonic_ns()))
+    collecting = asyncio.create_task(garbage.collect_now_and_then())
     try:
         await _first_of(starting, told_to_stop, broker.failed)
         if starting.done() and not starting.cancelled() and starting.exception() is None:
@@ -109,7 +109,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[Broker], None]) -> int:
 
 
 async def _start(broker: Broker, on_ready: Callable[[Broker], None], started_ns: int) -> None:
-    waiting = asyncio.ensure_future(tell_of_waiting(broker.static_config, lambda: bool(broker.cluster_id)))
+    waiting = asyncio.create_task(tell_of_waiting(broker.static_config, lambda: bool(broker.cluster_id)))
     try:
         await broker.start()
     finally:

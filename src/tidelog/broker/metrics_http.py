@@ -72,7 +72,7 @@ class Pages:
     async def metrics(self) -> bytes:
         """Goes on for the others if one of those who wait for it goes."""
         if self._making is None or self._making.done():
-            self._making = asyncio.ensure_future(self._make())
+            self._making = asyncio.create_task(self._make())
         return await asyncio.shield(self._making)
 
     async def _make(self) -> bytes:
@@ -128,7 +128,7 @@ class _Connection(asyncio.Protocol):
             self._send(method, "405 Method Not Allowed", b"only GET and HEAD\n")
         elif path in (_METRICS, b"/"):
             self._transport.pause_reading()  # what comes behind a request is not looked at, so it is not kept
-            self._task = asyncio.ensure_future(self._send_metrics(method))
+            self._task = asyncio.create_task(self._send_metrics(method))
         elif path == _HEALTH:
             self._send(method, "200 OK", b"ok\n")
         elif path == _READY:

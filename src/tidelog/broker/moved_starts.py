@@ -28,7 +28,7 @@ class MovedStarts:
     def add(self, log: Log) -> None:
         self._moved[log.partition] = log
         if self._task is None:
-            self._task = asyncio.ensure_future(self._persist())
+            self._task = asyncio.create_task(self._persist())
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -51,7 +51,7 @@ class Neighbours:
         known meanwhile, the question ends with a ConnectionClosedError, to be asked again there.
         """
         controller = self._metadata.controller_id
-        asking = asyncio.ensure_future(self._ask(controller, request, version))
+        asking = asyncio.create_task(self._ask(controller, request, version))
         self._asking[asking] = controller
         try:
             return await asking
@@ -73,7 +73,7 @@ class Neighbours:
         """One connection for all questions: those that come while it is being opened wait for the same one."""
         if self._opening is None or self._opening[0] != controller:
             self._stop_opening()
-            opening = asyncio.ensure_future(self.connect(controller, "to-controller", self._timeout_ms()))
+            opening = asyncio.create_task(self.connect(controller, "to-controller", self._timeout_ms()))
             self._opening = controller, opening
             opening.add_done_callback(self._has_opened)
         return await asyncio.shield(self._opening[1])

@@ -94,7 +94,7 @@ class Partition:
             self._try_advance(self.leader)
 
     def _now_ms(self) -> int:
-        return self.log.clock.monotonic_ns() // 1_000_000
+        return self.log.clock.monotonic_ms()
 
     # The role
 

@@ -151,4 +151,4 @@ class Refusals:
         return now_ms - known.since_ms >= LIFETIME_MS
 
     def _now_ms(self) -> int:
-        return self._clock.monotonic_ns() // 1_000_000
+        return self._clock.monotonic_ms()

@@ -62,7 +62,7 @@ class Registrations:
 
     def _look_up(self, broker: BrokerId) -> None:
         if broker not in self._reading and not self._is_stopped:
-            self._reading[broker] = asyncio.ensure_future(self._read(broker))
+            self._reading[broker] = asyncio.create_task(self._read(broker))
 
     async def _read(self, broker: BrokerId) -> None:
         """A change during the read is read again: the watch may fire before the answer is taken."""

@@ -17,12 +17,12 @@ from tidelog.broker.standing import Standing
 from tidelog.broker.storage import Storage
 from tidelog.broker.waiting import AnswerTime
 from tidelog.broker.write_rules import WriteRules
+from tidelog.config.topic import TopicConfig
 from tidelog.controller.elr_tags import elr_of
 from tidelog.controller.image import EPOCH_DURING_DELETE, INITIAL_LEADER_EPOCH
 from tidelog.controller.stop_tags import UNREADABLE_ID
 from tidelog.controller.topics import is_valid_name
 from tidelog.errors import ErrorCode, StorageError, TidelogError
-from tidelog.log.config import LogConfig
 from tidelog.log.directory import LogDirectory
 from tidelog.log.log import Log
 from tidelog.log.meta import read_topic_id, write_topic_id
@@ -62,7 +62,7 @@ class Replicas:
         self,
         broker_id: BrokerId,
         storage: Storage,
-        log_config_of: Callable[[str], LogConfig],
+        log_config_of: Callable[[str], TopicConfig],
         rules_of: Callable[[str], WriteRules],
         is_known: Callable[[str, int], bool],
         refresh_topic: Callable[[str], Awaitable[object]],
@@ -300,7 +300,7 @@ class Replicas:
                 log.log_end_offset,
                 log.high_watermark,
                 alive=self._alive(),
-                now_ms=self._clock.monotonic_ns() // 1_000_000,
+                now_ms=self._clock.monotonic_ms(),
                 max_lag_ms=self._max_lag_ms(),
                 min_insync_replicas=partition.rules.min_insync_replicas,
                 elr=elr_of(state),
@@ -445,7 +445,7 @@ class Replicas:
 
     def follower_seen(self, follower: BrokerId) -> None:
         """It fetches, whatever it asked for."""
-        self.followers_seen[follower] = self._clock.monotonic_ns() // 1_000_000
+        self.followers_seen[follower] = self._clock.monotonic_ms()
 
     def lag(self, partition: Partition) -> int:
         """How far a copy here is behind what its leader last said is committed, or 0 if it leads."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tidelog.config.broker import BrokerConfig
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import StorageError
-from tidelog.log.config import LogConfig
 from tidelog.log.continuity import BROKEN, BootNote, Continuity, continued, of_all, read_boot_note
 from tidelog.log.directory import LogDirectory
 from tidelog.log.housekeeping import Housekeeping, Intervals
@@ -46,7 +46,7 @@ class Storage:
         self._is_noted = False
         """The directories hold the note of what this process found in them."""
 
-    async def open(self, broker_id: BrokerId, cluster_id: str, config_of: Callable[[str], LogConfig]) -> None:
+    async def open(self, broker_id: BrokerId, cluster_id: str, config_of: Callable[[str], TopicConfig]) -> None:
         """Recovers what needs it. StorageError if no directory can be used."""
         self._cluster_id = cluster_id
         failures: list[str] = []
@@ -148,7 +148,7 @@ class Storage:
         self._is_noted = True
 
     async def _open_one(
-        self, path: str, broker_id: BrokerId, cluster_id: str, config_of: Callable[[str], LogConfig]
+        self, path: str, broker_id: BrokerId, cluster_id: str, config_of: Callable[[str], TopicConfig]
     ) -> LogDirectory:
         ports, disk = self._ports, self._ports.disk
         opened: list[LogDirectory] = []

@@ -1,10 +1,9 @@
-"""What the settings of a topic mean to its logs and to those who write to it."""
+"""What the settings of a topic mean to those who write to it."""
 
 from __future__ import annotations
 
 from tidelog.broker.write_rules import WriteRules
 from tidelog.config.topic import TopicConfig
-from tidelog.log.config import LogConfig
 from tidelog.records.header import Codec
 
 _CODECS = {
@@ -16,31 +15,6 @@ _CODECS = {
     "zstd": Codec.ZSTD,
 }
 _GZIP_DEFAULT = -1
-
-
-def log_config(topic: TopicConfig) -> LogConfig:
-    """For one log of the topic."""
-    return LogConfig(
-        segment_bytes=topic.segment_bytes,
-        segment_ms=topic.segment_ms,
-        segment_jitter_ms=topic.segment_jitter_ms,
-        segment_index_bytes=topic.segment_index_bytes,
-        index_interval_bytes=topic.index_interval_bytes,
-        retention_bytes=topic.retention_bytes,
-        retention_ms=topic.retention_ms,
-        max_message_bytes=topic.max_message_bytes,
-        flush_messages=topic.flush_messages,
-        flush_ms=topic.flush_ms,
-        file_delete_delay_ms=topic.file_delete_delay_ms,
-        cleanup_delete="delete" in topic.cleanup_policy,
-        cleanup_compact=topic.compacted,
-        delete_retention_ms=topic.delete_retention_ms,
-        min_cleanable_dirty_ratio=topic.min_cleanable_dirty_ratio,
-        min_compaction_lag_ms=topic.min_compaction_lag_ms,
-        max_compaction_lag_ms=topic.max_compaction_lag_ms,
-        producer_id_expiration_ms=topic.producer_id_expiration_ms,
-        producer_ids_max=topic.producer_ids_max,
-    )
 
 
 def write_rules(topic: TopicConfig) -> WriteRules:
@@ -59,7 +33,7 @@ def write_rules(topic: TopicConfig) -> WriteRules:
         compression_level=levels.get(codec) if codec is not None else None,
         timestamp_before_max_ms=topic.timestamp_before_max_ms,
         timestamp_after_max_ms=topic.timestamp_after_max_ms,
-        may_delete_records="delete" in topic.cleanup_policy,
+        may_delete_records=topic.deletes,
         max_message_bytes=topic.max_message_bytes,
         max_uncompressed_bytes=topic.batch_max_uncompressed_bytes,
         max_expansion_ratio=topic.batch_max_expansion_ratio,

@@ -1,210 +1,159 @@
-"""What all commands that talk to a cluster share: where it is, and what a failure says."""
+"""`tidelog cluster`: who is there, who leads, and which partitions are not as they should be."""
 
 from __future__ import annotations
 
-import asyncio
-import math
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.commands import Seconds, shortened
-from tidelog.cli.waiting import Ends, Watch, error_text
-from tidelog.client.addresses import Address, address_text, parse_bootstrap
-from tidelog.errors import TidelogError
+from tidelog.cli import log_directories
+from tidelog.cli.on_cluster import bootstrap_option, call_timeout_option, on_cluster
+from tidelog.cli.output import Size, json_option, print_json, print_rows
+from tidelog.wording import counted
 
 if TYPE_CHECKING:
+    from tidelog.client.addresses import Address
     from tidelog.client.cluster import Cluster
-    from tidelog.client.settings import ClientSettings
-
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-_INTERRUPTED = 130
-_TIMEOUT = "tidelog.cli.cluster.timeout_s"
+    from tidelog.client.metadata import ClusterMetadata, Node, PartitionMetadata
+    from tidelog.types import BrokerId
 
 
-def _addresses(ctx: click.Context, parameter: click.Parameter, text: str) -> list[Address]:
-    try:
-        return checked_bootstrap(text)
-    except ValueError as failure:
-        raise click.BadParameter(str(failure)) from failure
+@click.group("cluster")
+def command() -> None:
+    """Look at the cluster as a whole."""
 
 
-def checked_bootstrap(text: str) -> list[Address]:
-    """ValueError also for hosts that no name can be looked up for: their parts are too long, or empty."""
-    addresses = parse_bootstrap(text)
-    for host, _ in addresses:
-        try:
-            host.encode("idna")
-        except UnicodeError as failure:
-            raise ValueError(f"{shortened(host)!r} is no name of a host") from failure
-    return addresses
+@command.command()
+@json_option
+@call_timeout_option
+@bootstrap_option
+def describe(as_json: bool, bootstrap: list[Address]) -> None:
+    """Show the brokers, partitions that lack replicas or a leader, strays, and log directories that failed.
 
-
-bootstrap_option = click.option(
-    "--bootstrap",
-    "--bootstrap-server",
-    "-b",
-    "bootstrap",
-    metavar="HOST:PORT",
-    default=DEFAULT_BOOTSTRAP,
-    show_default=True,
-    envvar="TIDELOG_BOOTSTRAP",
-    show_envvar=True,
-    callback=_addresses,
-    help="A broker of the cluster; several with commas.",
-)
-
-
-def _keep_timeout(ctx: click.Context, parameter: click.Parameter, timeout_s: float | None) -> None:
-    if timeout_s is not None:
-        if not math.isfinite(timeout_s):
-            raise click.BadParameter(f"{timeout_s} is not a number of seconds")
-        ctx.meta[_TIMEOUT] = timeout_s
-
-
-def timeout_option(help: str) -> Callable[[F], F]:
-    """--timeout, which `on_cluster` and `given_timeout_s` find in click's context."""
-    return click.option(
-        "--timeout",
-        metavar="SECONDS",
-        type=Seconds(min_open=True),
-        callback=_keep_timeout,
-        expose_value=False,
-        help=help,
-    )
-
-
-call_timeout_option = timeout_option(
-    "Give up after so long. By default an address that refuses is an error at once, and each call has 60 s."
-)
-"""For commands that make some calls and end."""
-
-
-def given_timeout_s() -> float | None:
-    """What --timeout says, in seconds; None if it was not given."""
-    context = click.get_current_context(silent=True)
-    return None if context is None else context.meta.get(_TIMEOUT)
-
-
-def on_cluster(bootstrap: list[Address], work: Callable[[Cluster], Awaitable[T]], ends: Ends = Ends.AS_A_WHOLE) -> T:
-    """Run it with a connected cluster. What fails is said in one line and exits with 1; Ctrl-C says nothing.
-
-    What it waits for is told on standard error, and `ends` says what --timeout means.
+    A stray is a replica that its broker keeps although the cluster does not name it there; see `tidelog log strays`.
+    Partitions of internal topics are counted, not listed; --json lists them too.
     """
-    from tidelog.client.cluster import Cluster
-    from tidelog.client.waits import Waits
-    from tidelog.host.clock import system_random
 
-    timeout_s = given_timeout_s()
-    waits = Waits()
-    watch = Watch(waits, timeout_s, ends)
+    async def work(cluster: Cluster) -> dict[str, Any]:
+        from tidelog.client.admin import Admin
 
-    async def connected() -> Cluster:
-        random, settings = system_random(), _settings(timeout_s)
-        patience_ms = None if timeout_s is None else timeout_s * 1000
-        try:
-            return await Cluster.open(bootstrap, random=random, settings=settings, timeout_ms=patience_ms, waits=waits)
-        except TidelogError as failure:
-            raise _not_connected(bootstrap, failure) from failure
+        await cluster.all_topics()
+        # Metadata may go on listing one that has just died.
+        admin = Admin(cluster)
+        brokers = (await admin.describe_cluster()).brokers
+        directories = await log_directories.ask(admin, [broker.id for broker in brokers])
+        return {
+            **_description(cluster.metadata, brokers),
+            "strays": list(log_directories.strays(directories)),
+            "failed_directories": list(log_directories.failed(directories)),
+        }
 
-    async def main() -> T:
-        if timeout_s is not None and ends is Ends.AS_A_WHOLE:
-            waits.end_all(timeout_s * 1000, asyncio.get_running_loop().time())
-        async with asyncio.timeout(None) as limit:
-            watching = asyncio.create_task(watch.run(limit))
-            try:
-                async with await connected() as cluster:
-                    return await work(cluster)
-            finally:
-                watching.cancel()
-
-    try:
-        return run_until_interrupted(main())
-    except TidelogError as failure:
-        raise click.ClickException(error_text(failure)) from failure
-    except TimeoutError as failure:
-        if watch.gave_up is None:
-            raise
-        raise click.ClickException(watch.gave_up) from failure
-    except KeyboardInterrupt:
-        raise SystemExit(_INTERRUPTED) from None
+    described = on_cluster(bootstrap, work)
+    if as_json:
+        print_json(described)
+    else:
+        _show(described)
 
 
-def _settings(timeout_s: float | None) -> ClientSettings:
-    """No call takes longer than --timeout, and none has more time for one answer than it has by default."""
-    from tidelog.client.settings import DEFAULT_SETTINGS
+@command.command("log-dirs")
+@json_option
+@call_timeout_option
+@bootstrap_option
+def log_dirs(as_json: bool, bootstrap: list[Address]) -> None:
+    """Show the log directories of the living brokers: how much they hold, and how much room their volumes have."""
 
-    if timeout_s is None:
-        return DEFAULT_SETTINGS
-    timeout_ms = max(int(timeout_s * 1000), 1)
-    return DEFAULT_SETTINGS._replace(
-        default_api_timeout_ms=timeout_ms,
-        request_timeout_ms=min(timeout_ms, DEFAULT_SETTINGS.request_timeout_ms),
-        socket_connection_setup_timeout_ms=min(timeout_ms, DEFAULT_SETTINGS.socket_connection_setup_timeout_ms),
-    )
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        from tidelog.client.admin import Admin
 
+        admin = Admin(cluster)
+        brokers = (await admin.describe_cluster()).brokers
+        return list(log_directories.rows(await log_directories.ask(admin, [broker.id for broker in brokers])))
 
-def _not_connected(bootstrap: list[Address], failure: TidelogError) -> click.ClickException:
-    from tidelog.client.errors import last_cause
-    from tidelog.net.calling import ConnectionClosedError
-
-    cause = last_cause(failure)
-    if not isinstance(cause, ConnectionClosedError):
-        return click.ClickException(error_text(failure))
-    where = ",".join(address_text(address) for address in bootstrap)
-    return click.ClickException(
-        f"no broker answers at {where} ({cause}). Start one with `tidelog up`, or name another with "
-        f"--bootstrap HOST:PORT or TIDELOG_BOOTSTRAP."
-    )
+    rows = on_cluster(bootstrap, work)
+    shown = rows if as_json else log_directories.for_people(rows)
+    print_rows(shown, as_json=as_json, empty="no broker tells of its log directories")
 
 
-def run_until_interrupted(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run. Ctrl-C cancels `main`, raises KeyboardInterrupt here, and a second one does not wait for that.
-
-    asyncio.run has a handler of its own, but a signal that comes just before the loop goes to sleep does not wake it:
-    the command would wait for its next event. The loop's own handler writes to a pipe that the loop watches. Python
-    delivers signals to its main thread, so a command that runs in another thread has no handler.
-    """
-    interrupted = False
-
-    async def interruptible() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def interrupt() -> None:
-            nonlocal interrupted
-            interrupted = True
-            loop.remove_signal_handler(signal.SIGINT)
-            task.cancel()
-
-        if threading.current_thread() is threading.main_thread():
-            loop.add_signal_handler(signal.SIGINT, interrupt)
-        return await main
-
-    try:
-        return asyncio.run(interruptible())
-    except asyncio.CancelledError:
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
+# What is shown
 
 
-def key_values(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """A callback for options and arguments of the form NAME=VALUE."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        found[name] = value
-    return found
+def _show(described: dict[str, Any]) -> None:
+    controller = described["controller"]
+    title = f"cluster {described['cluster_id']}  controller {'none' if controller is None else controller}"
+    print_rows(described["brokers"], as_json=False, title=title)
+    internal = described["internal"]
+    lacking = (("under_replicated", "under-replicated"), ("offline", "offline (no leader)"))
+    for key, name in lacking:
+        if described[key]:
+            rows = [row for row in described[key] if row["topic"] not in internal["topics"]]
+            title = f"{name}: {_counted(len(described[key]), len(described[key]) - len(rows))}"
+            print_rows(rows, as_json=False, title=title, empty=title)
+    strays, failed = described["strays"], described["failed_directories"]
+    held = Size(sum(stray["bytes"] for stray in strays))
+    shown = log_directories.for_people(strays)
+    print_rows(shown, as_json=False, title=f"strays: {counted(len(strays), 'replica')}, {held}")
+    print_rows(log_directories.for_people(failed), as_json=False, title=f"failed log directories: {len(failed)}")
+    if not any(described[key] for key, _ in lacking):
+        all_of_them = _counted(described["partitions"], internal["partitions"])
+        told = f"all {all_of_them} have a leader and all their replicas in sync"
+        click.echo(told if described["partitions"] else "there are no topics")
 
 
-def config_option(**attributes: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", callback=key_values, **attributes)
+def _counted(partitions: int, internal: int) -> str:
+    return counted(partitions, "partition") + (f" ({internal} of internal topics)" if internal else "")
+
+
+# What metadata says
+
+
+def _description(metadata: ClusterMetadata, nodes: list[Node]) -> dict[str, Any]:
+    alive = {node.id: node for node in nodes}
+    partitions = [
+        (topic.name, partition)
+        for topic in sorted(metadata.topics.values(), key=lambda topic: topic.name)
+        for partition in topic.partitions.values()
+    ]
+    internal = {topic.name for topic in metadata.topics.values() if topic.is_internal}
+    return {
+        "cluster_id": metadata.cluster_id,
+        "controller": metadata.controller if metadata.controller in alive else None,
+        "brokers": _brokers(alive, metadata.controller, [partition for _, partition in partitions]),
+        "partitions": len(partitions),
+        "internal": {"topics": sorted(internal), "partitions": sum(topic in internal for topic, _ in partitions)},
+        "under_replicated": [_row(topic, one) for topic, one in partitions if not set(one.replicas) <= set(one.isr)],
+        "offline": [_row(topic, one) for topic, one in partitions if one.leader not in alive],
+    }
+
+
+def _brokers(
+    alive: dict[BrokerId, Node], controller: BrokerId, partitions: list[PartitionMetadata]
+) -> list[dict[str, Any]]:
+    """Those that are alive, and those that are not and should hold replicas."""
+    from tidelog.client.addresses import address_text
+
+    holders = {broker for partition in partitions for broker in partition.replicas}
+    rows = []
+    for broker in sorted(holders | set(alive)):
+        node = alive.get(broker)
+        rows.append(
+            {
+                "broker": broker,
+                "address": None if node is None else address_text(node.address),
+                "rack": None if node is None else node.rack,
+                "alive": node is not None,
+                "controller": broker == controller,
+                "leads": sum(partition.leader == broker for partition in partitions),
+                "holds": sum(broker in partition.replicas for partition in partitions),
+            }
+        )
+    return rows
+
+
+def _row(topic: str, partition: PartitionMetadata) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": partition.partition,
+        "leader": partition.leader if partition.leader >= 0 else None,
+        "replicas": list(partition.replicas),
+        "isr": list(partition.isr),
+    }

@@ -87,7 +87,7 @@ async def _asked(bootstrap: list[Address], ask: Callable[[Cluster], Awaitable[li
 
 def _bootstrap(ctx: click.Context) -> list[Address]:
     """What stands on the line already, or in the environment, or the default."""
-    from tidelog.cli.cluster import DEFAULT_BOOTSTRAP
+    from tidelog.cli.on_cluster import DEFAULT_BOOTSTRAP
     from tidelog.client.addresses import parse_bootstrap
 
     given = ctx.params.get("bootstrap")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, call_timeout_option, key_values, on_cluster
 from tidelog.cli.commands import INT32
 from tidelog.cli.completion import resource_settings, topic_names
+from tidelog.cli.on_cluster import bootstrap_option, call_timeout_option, key_values, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.setting_names import known_names, refuse_unknown
 from tidelog.cli.setting_values import as_value

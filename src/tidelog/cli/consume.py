@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, on_cluster, timeout_option
 from tidelog.cli.commands import INT32, OFFSET
 from tidelog.cli.completion import group_names, topic_names
+from tidelog.cli.on_cluster import bootstrap_option, on_cluster, timeout_option
 from tidelog.cli.since import parse_since
 from tidelog.cli.waiting import Ends
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.commands import INT32
 from tidelog.cli.completion import topic_names
+from tidelog.cli.on_cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.errors import ErrorCode
 

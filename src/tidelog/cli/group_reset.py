@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.commands import OFFSET, number
 from tidelog.cli.completion import group_names, topic_names
+from tidelog.cli.on_cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.client.reset_plan import Chosen, Planned, Reset, Way
 from tidelog.types import Offset, TopicPartition

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.group_reset import group_options, one_group, reset_offsets, topic_options
+from tidelog.cli.on_cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.waiting import error_text
 from tidelog.wording import counted

@@ -14,7 +14,7 @@ from tidelog.cli.examples import EXAMPLES
 
 NOUNS = {
     "broker": "tidelog.cli.broker",
-    "cluster": "tidelog.cli.clusters",
+    "cluster": "tidelog.cli.cluster",
     "configs": "tidelog.cli.configs",
     "consume": "tidelog.cli.consume",
     "down": "tidelog.cli.down",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import (
+from tidelog.cli.commands import interruptible
+from tidelog.cli.on_cluster import (
     DEFAULT_BOOTSTRAP,
     checked_bootstrap,
     given_timeout_s,
@@ -18,7 +19,6 @@ from tidelog.cli.cluster import (
     run_until_interrupted,
     timeout_option,
 )
-from tidelog.cli.commands import interruptible
 from tidelog.cli.output import json_option, print_json, print_rows
 from tidelog.client.addresses import Address, parse_bootstrap
 from tidelog.errors import TidelogError

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, given_timeout_s, key_values, on_cluster, timeout_option
 from tidelog.cli.commands import INT32
 from tidelog.cli.completion import topic_names
+from tidelog.cli.on_cluster import bootstrap_option, given_timeout_s, key_values, on_cluster, timeout_option
 from tidelog.cli.waiting import Ends
 
 if TYPE_CHECKING:
@@ -128,11 +128,11 @@ async def _produce(
 
 async def _until(over: asyncio.Event, lines: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
     """The lines, until the event is set: whoever waits for the next line hears at once that records are lost."""
-    ending = asyncio.ensure_future(over.wait())
+    ending = asyncio.create_task(over.wait())
     coming: asyncio.Future[list[bytes]] | None = None
     try:
         while not over.is_set():
-            coming = asyncio.ensure_future(anext(lines))
+            coming = asyncio.ensure_future(anext(lines))  # what anext gives is awaited, but no coroutine
             await asyncio.wait((coming, ending), return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():
                 return

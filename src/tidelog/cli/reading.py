@@ -152,8 +152,8 @@ class Reading:
         fetching: asyncio.Future[list[Fetched]] | None = None
         try:
             while self._left != 0 and (reading or (starts.are_missing and overdue is None)):
-                starting = starting or (asyncio.ensure_future(starts.next()) if overdue is None else None)
-                fetching = fetching or asyncio.ensure_future(fetcher.next())
+                starting = starting or (asyncio.create_task(starts.next()) if overdue is None else None)
+                fetching = fetching or asyncio.create_task(fetcher.next())
                 waited_for = [future for future in (starting, fetching, coming) if future is not None]
                 await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
                 if coming is not None and coming.done():
@@ -187,12 +187,12 @@ class Reading:
         for topic in topics:
             await self._cluster.topic(topic, led=False)
         async with Member(self._cluster, group, topics) as member:
-            coming = asyncio.ensure_future(member.next_assignment())
+            coming = asyncio.create_task(member.next_assignment())
             try:
                 is_done = False
                 while not is_done:
                     assignment = await coming
-                    coming = asyncio.ensure_future(member.next_assignment())
+                    coming = asyncio.create_task(member.next_assignment())
                     is_done = await self._read_assigned(member, assignment, start, coming)
             finally:
                 coming.cancel()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, given_timeout_s, on_cluster, timeout_option
 from tidelog.cli.commands import INT32, REPLICATION_FACTOR, number
 from tidelog.cli.completion import topic_names
+from tidelog.cli.on_cluster import bootstrap_option, given_timeout_s, on_cluster, timeout_option
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.plan_file import FORMAT, as_file, read_plan
 from tidelog.cli.replica_plan import Plan, spread, with_replicas

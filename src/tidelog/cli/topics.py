@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli import log_directories
-from tidelog.cli.cluster import bootstrap_option, call_timeout_option, config_option, on_cluster
 from tidelog.cli.commands import COUNT, REPLICATION_FACTOR
 from tidelog.cli.completion import names_of_topic_settings, topic_names, topic_settings
+from tidelog.cli.on_cluster import bootstrap_option, call_timeout_option, config_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.setting_names import known_names, refuse_unknown
 from tidelog.cli.setting_values import as_value

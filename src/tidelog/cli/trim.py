@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tidelog.cli.cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.commands import INT32, OFFSET
 from tidelog.cli.completion import topic_names
+from tidelog.cli.on_cluster import bootstrap_option, call_timeout_option, on_cluster
 from tidelog.cli.output import json_option, print_rows
 from tidelog.cli.since import parse_since
 from tidelog.types import Offset, TopicPartition

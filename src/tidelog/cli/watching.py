@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from tidelog.cli.cluster import on_cluster
+from tidelog.cli.on_cluster import on_cluster
 from tidelog.cli.output import printable, table
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ class Connections:
             return connection
         opening = self._opening.get(address)
         if opening is None:
-            opening = self._opening[address] = asyncio.get_running_loop().create_task(self._open_one(address))
+            opening = self._opening[address] = asyncio.create_task(self._open_one(address))
             opening.add_done_callback(lambda task: self._keep_opened(address, task))
         with self._unanswered(address):
             # Shielded, for others may wait for the same.

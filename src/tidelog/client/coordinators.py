@@ -7,17 +7,17 @@ A member does not ask for them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
+from tidelog.client.call_each import call_each
 from tidelog.client.cluster import GROUP, Cluster
 from tidelog.client.errors import BrokerError, CoordinatorError, check
 from tidelog.controller.topics import GROUP_OFFSETS_TOPIC
-from tidelog.errors import ErrorCode, TidelogError, error_code
+from tidelog.errors import ErrorCode, TidelogError
 from tidelog.groups.records import partition_of
-from tidelog.net.calling import ConnectionClosedError
 from tidelog.types import BrokerId, TopicPartition
 from tidelog.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.schema import Message
@@ -103,44 +103,18 @@ async def call_coordinators(
     *,
     versions: Versions | None = None,
 ) -> dict[str, T]:
-    """One result per group, in the order asked for.
-
-    `build` makes the request for some groups, `read` yields (group, error code, result) of its response. An error that
-    is worth another try is tried again, with the coordinator found anew; any other is raised.
-    """
+    """One result per group, in the order asked for; see `call_each`."""
     asked = list(dict.fromkeys(groups))
-    results: dict[str, T] = {}
-
-    async def ask(coordinator: BrokerId, of_coordinator: list[str]) -> list[TidelogError]:
-        try:
-            response = await cluster.call(build(of_coordinator), to=coordinator, versions=versions)
-        except ConnectionClosedError as failure:
-            return [CoordinatorError(failure, _partitions_of(cluster, of_coordinator))]
-        except TidelogError as failure:
-            return [failure]
-        failures: list[TidelogError] = []
-        for group, code, result in read(response):
-            if code:
-                failures.append(BrokerError(error_code(code), f"{about} {group}"))
-            else:
-                results[group] = result
-        return failures
-
-    async def attempt() -> None:
-        missing = [group for group in asked if group not in results]
-        by_coordinator: dict[BrokerId, list[str]] = {}
-        for group, coordinator in (await find_coordinators_once(cluster, missing)).items():
-            by_coordinator.setdefault(coordinator, []).append(group)
-        rounds = await asyncio.gather(*(ask(broker, of_broker) for broker, of_broker in by_coordinator.items()))
-        failures = [failure for failures in rounds for failure in failures]
-        # What cannot be mended by trying again is told first.
-        failures.sort(key=lambda failure: failure.code.retriable)
-        if failures:
-            raise failures[0]
-        lacking = next((group for group in asked if group not in results), None)
-        if lacking is not None:
-            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{about} {lacking}", "the answer lacks it")
-
-    if asked:
-        await cluster.retrying(attempt, about)
-    return {group: results[group] for group in asked}
+    if not asked:
+        return {}
+    return await call_each(
+        cluster,
+        asked,
+        partial(find_coordinators_once, cluster),
+        build,
+        read,
+        about,
+        lambda group: f"{about} {group}",
+        unreached=lambda failure, lost: CoordinatorError(failure, _partitions_of(cluster, lost)),
+        versions=versions,
+    )

@@ -143,7 +143,7 @@ class Member:
         return await committed_offsets(self._cluster, self._seat.group, partitions, require_stable=True)
 
     async def __aenter__(self) -> Member:
-        self._life = asyncio.get_running_loop().create_task(self._live())
+        self._life = asyncio.create_task(self._live())
         self._life.add_done_callback(self._ended)
         try:
             await self._news.wait()
@@ -307,7 +307,7 @@ class Member:
     @asynccontextmanager
     async def _heartbeats(self) -> AsyncIterator[None]:
         """They go on while listeners are called, however long those take."""
-        beating = asyncio.get_running_loop().create_task(self._beat())
+        beating = asyncio.create_task(self._beat())
         beating.add_done_callback(self._stopped_beating)
         try:
             await asyncio.sleep(0)  # it begins, for what is cancelled before that was never awaited

@@ -45,6 +45,11 @@ class BrokerConfig:
         self._values = values
 
     @classmethod
+    def defaults(cls) -> BrokerConfig:
+        """Of a file that says nothing but a broker's id."""
+        return cls.load({"broker.id": "0"})
+
+    @classmethod
     def load(
         cls, properties: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING, *, hostname: str = "localhost"
     ) -> BrokerConfig:
@@ -101,10 +106,6 @@ class BrokerConfig:
 
     def get(self, name: str, default: Value = None) -> Any:
         return self._values.get(name, default)
-
-    def for_listener(self, listener: str, name: str) -> Any:
-        """The value for one listener: `listener.name.<listener>.<name>` where that is set."""
-        return self._values.get(f"listener.name.{listener.lower()}.{name}", self._values[name])
 
     @property
     def values(self) -> Mapping[str, Any]:

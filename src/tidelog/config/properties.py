@@ -1,9 +1,9 @@
-"""Java's .properties format, in which server.properties is written."""
+"""Java's .properties format, in which server.properties and the meta.properties of log directories are written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tidelog.config.errors import ConfigError
 
@@ -12,6 +12,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
 _HEX = re.compile(r"u[0-9a-fA-F]{4}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_TO_ESCAPE = re.compile(r"[\\=:#!]|^ |[^ -~]")
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -21,6 +22,11 @@ def parse_properties(text: str) -> dict[str, str]:
         name, value = _split(line)
         found[_unescape(name, line)] = _unescape(value, line)
     return found
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """In the order given, all of it ASCII."""
+    return "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in properties.items())
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -70,3 +76,10 @@ def _unescape(text: str, line: str) -> str:
     plain = _ESCAPE.sub(character, text)
     # Java writes what lies beyond 16 bits as two surrogates.
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _escape(text: str) -> str:
+    return _TO_ESCAPE.sub(
+        lambda match: "\\" + match[0] if " " <= match[0] <= "~" else f"\\u{ord(match[0]):04x}",
+        text,
+    )

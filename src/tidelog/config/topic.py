@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tidelog.config import settings
@@ -71,6 +71,11 @@ class TopicConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def deletes(self) -> bool:
+        """Whether segments go when retention says so."""
+        return "delete" in self.cleanup_policy
+
+    @property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 
@@ -104,6 +109,11 @@ def topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
         batch_max_uncompressed_bytes=broker["tidelog.batch.max.uncompressed.bytes"],
         batch_max_expansion_ratio=broker["tidelog.batch.max.expansion.ratio"],
     )
+
+
+def default_topic(**changes: Any) -> TopicConfig:
+    """The default of every setting, but for these changes: for logs without a broker."""
+    return replace(topic_config(BrokerConfig.defaults(), {}), **changes)
 
 
 def _override(name: str, overrides: Mapping[str, str]) -> Value:

@@ -332,14 +332,6 @@ def encode_feature(features: Mapping[str, int]) -> bytes:
     return _json({"features": levels, "version": 2, "status": 1})
 
 
-def decode_feature(data: bytes) -> dict[str, int]:
-    levels = _typed(_object(FEATURE, data), "features", dict, FEATURE, required=True)
-    try:
-        return {name: int(level["max_version_level"]) for name, level in levels.items()}
-    except (KeyError, TypeError, ValueError) as failure:
-        raise BadNodeError(f"{FEATURE} holds no feature levels: {failure}") from failure
-
-
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
     return _json(
         {

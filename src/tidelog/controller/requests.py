@@ -72,6 +72,10 @@ class Batch:
         self._full: set[BrokerId] = set()
         self._brokers_changed = False
 
+    def about(self, image: Image) -> Batch:
+        """A new one, of the same controller."""
+        return Batch(image, self._controller_id, self._controller_epoch, self._listener)
+
     # Collecting
 
     def partition_changed(self, partition: TopicPartition, *, new_on: Sequence[BrokerId] = ()) -> None:

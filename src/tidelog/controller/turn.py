@@ -41,9 +41,15 @@ class Turn:
     """The controller's."""
     batch: Batch
     defaults: Callable[[], ElectionDefaults]
+    deletion_enabled: bool
     outcome: Outcome = field(default_factory=Outcome)
     _topics: dict[str, None] = field(default_factory=dict)
     """Whose assignment changed."""
+
+    def begin_anew(self, image: Image) -> None:
+        """With another image; nothing was changed or told yet."""
+        self.image = image
+        self.batch = self.batch.about(image)
 
     def finish(self) -> Outcome:
         for name in self._topics:

@@ -11,26 +11,26 @@ from tidelog.groups.usage import GROUPS_MAX, MEMBERS_MAX_BYTES, METADATA_MAX_BYT
 _MINUTE_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """Defaults are Kafka's; those that begin with `broker_` or hold pending members have tidelog's names."""
+    """Those that begin with `broker_` or hold pending members have tidelog's names."""
 
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    max_size: int = MAX_MEMBERS
+    min_session_timeout_ms: int
+    max_session_timeout_ms: int
+    max_size: int
     """At most MAX_MEMBERS, whatever the setting says."""
-    initial_rebalance_delay_ms: int = 3_000
+    initial_rebalance_delay_ms: int
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS
     """How long a new member may wait for a rebalance: it cannot heartbeat before it knows its id. Not a setting."""
     pending_member_timeout_ms: int = _MINUTE_MS
     """How long a pending member id is kept if the session timeout is not shorter. Not a setting."""
-    offset_metadata_max_bytes: int = 4_096
-    offsets_retention_ms: int = 10_080 * _MINUTE_MS
-    broker_groups_max: int = 100_000
-    group_pending_members_max: int = 10_000
-    broker_members_max_bytes: int = 128 << 20
-    broker_offsets_max: int = 1_000_000
-    broker_offset_metadata_max_bytes: int = 64 << 20
+    offset_metadata_max_bytes: int
+    offsets_retention_ms: int
+    broker_groups_max: int
+    group_pending_members_max: int
+    broker_members_max_bytes: int
+    broker_offsets_max: int
+    broker_offset_metadata_max_bytes: int
 
     @classmethod
     def of(cls, config: BrokerConfig) -> GroupConfig:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import time
 
+from tidelog.ports import Clock
 
-class SystemClock:
+
+class SystemClock(Clock):
     """The clocks of the operating system."""
 
     def wall_ms(self) -> int:

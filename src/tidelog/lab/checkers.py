@@ -94,7 +94,7 @@ class ReplicasAgree(Rule):
     def _look(self, some: Sequence[Replica], replicas: Sequence[Replica]) -> None:
         for replica in some:
             log, key = replica.partition.log, (replica.incarnation, replica.broker)
-            if log.config.cleanup_compact and log.partition.topic == COMPACTED:
+            if log.config.compacted and log.partition.topic == COMPACTED:
                 continue  # each replica cleans its log by itself, and so they differ
             compared = self._compared.get(key)
             if compared is None or compared.log is not log or compared.below > log.high_watermark:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from tidelog.lab.cluster import LabCluster
+from tidelog.lab.faults import SLOW_CLIENT
 
 WRITER_PREFIX = "w"
 """Of the hosts of writers."""
@@ -25,6 +26,11 @@ class ClientFaults:
         self._brokers = list(cluster.brokers)
         self._clients = clients
         self._chance = chance
+        self.known: dict[str, Callable[[int], Awaitable[None]]] = {
+            "kill a client": self.kill,
+            "freeze a client": self.freeze,
+            SLOW_CLIENT: self.slow,
+        }
 
     async def kill(self, number: int) -> None:
         """It comes back after a while, shorter or longer than the session of a member."""

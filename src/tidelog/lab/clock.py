@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tidelog.ports import Clock
+
 EPOCH_MS = 1_767_225_600_000
 """What a simulated wall clock shows at virtual time 0: 2026-01-01, the same in every run."""
 
@@ -14,7 +16,7 @@ class HasTime(Protocol):
     def time(self) -> float: ...
 
 
-class SimClock:
+class SimClock(Clock):
     """The clock of one host: virtual time, off by a fixed amount and running fast or slow by some ppm.
 
     Always: monotonic_ns never falls, whatever is done to the wall clock.

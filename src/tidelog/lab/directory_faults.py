@@ -7,15 +7,14 @@ does, so the budget for power losses counts them.
 from __future__ import annotations
 
 import contextlib
-import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tidelog.controller import nodes
 from tidelog.coordination.port import Create, Delete, NodeExistsError, NoNodeError, Op
 from tidelog.errors import TidelogError
 from tidelog.lab.broker import KilledWhileStartingError, LabBroker
-from tidelog.lab.cluster import SESSION_MS, LabCluster
+from tidelog.lab.cluster import SESSION_MS
 from tidelog.lab.power import PowerLosses
 from tidelog.lab.store import EmbeddedStore
 from tidelog.types import NO_EPOCH, BrokerId
@@ -26,21 +25,16 @@ _POWER_LOSS_AFTER_FAILURE = 0.7
 
 
 class DirectoryFaults:
-    """The means. `known` names them for a saboteur."""
+    """`known` names them for a saboteur."""
 
-    def __init__(
-        self,
-        cluster: LabCluster[Any],
-        chance: random.Random,
-        means: PowerLosses,
-        before_start: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, power: PowerLosses, before_start: Callable[[], None] = lambda: None) -> None:
         """`before_start` is called before each start of a broker that may have lost something."""
         self._before_start = before_start
-        self._cluster = cluster
-        self._chance = chance
-        self._means = means
-        self.known: dict[str, Callable[[int], Awaitable[None]]] = {
+        self._means = means = power.means
+        self._power = power
+        self._cluster = means.cluster
+        self._chance = means.chance
+        self.known: dict[str, Callable[[int], Coroutine[Any, Any, None]]] = {
             "left out directory": self.leave_out,
             "put back directory": self.put_back,
             "failed start": self.fail_to_start,
@@ -52,20 +46,20 @@ class DirectoryFaults:
         every = one.settings["log.dirs"]
         left_out = self._chance.choice(every.split(","))
         some = ",".join(path for path in every.split(",") if path != left_out)
-        if not some or not await self._means.until_it_may(number):
+        if not some or not await self._power.until_it_may(number):
             return
         await self._start_with(number, some)
         await self._means.pause(_USED_S)
         if one.is_up and len(one.broker.static_config.log_dirs) < len(every.split(",")):
             self._means.note("started without", left_out, f"b{number}")
         # The broker finds two logs of some partitions then and does not pass for intact, so the budget counts a loss.
-        await self._means.until_it_may(number)
+        await self._power.until_it_may(number)
         await self._start_with(number, every)
 
     async def _start_with(self, number: BrokerId, directories: str) -> None:
         one = self._cluster[number]
         await self._end(one)
-        self._means.loses_records(number)
+        self._power.loses_records(number)
         one.settings["log.dirs"] = directories
         await self._means.pause(2.0)
         self._before_start()
@@ -79,10 +73,10 @@ class DirectoryFaults:
         copy = one.host.disk.copy_of(path)
         await self._means.start(number)
         await self._means.pause(_USED_S)
-        if not await self._means.until_it_may(number):
+        if not await self._power.until_it_may(number):
             return
         one.kill()
-        self._means.loses_records(number)
+        self._power.loses_records(number)
         one.host.disk.put_back(path, copy)
         self._means.note("put back", path, f"b{number}")
         await self._means.pause(2.0)
@@ -109,9 +103,9 @@ class DirectoryFaults:
             finally:
                 await other.close()
         if one.host.process is None:
-            is_lost = self._chance.random() < _POWER_LOSS_AFTER_FAILURE and self._means.may_lose_power(number)
+            is_lost = self._chance.random() < _POWER_LOSS_AFTER_FAILURE and self._power.may_lose_power(number)
             if is_lost:
-                self._means.go_dark(number)
+                self._power.go_dark(number)
             await self._means.pause(1.0)
             await self._means.start(number)
 

@@ -5,14 +5,10 @@ A kill keeps the page cache. A power loss does not; see tidelog.lab.power for wh
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
-from tidelog.coordination.port import NoNodeError
-from tidelog.lab.cluster import LabCluster
+from tidelog.lab.means import Means
 
 ENDS = (
     "kill",
@@ -55,94 +51,61 @@ _LOOK_S = 0.05
 
 
 class Faults:
-    """The means of a saboteur. Each fault notes in the trace what it has done, as far as that can be seen at once."""
+    """Faults that come alone."""
 
-    def __init__(
-        self, cluster: LabCluster[Any], partitions: Sequence[int], chance: random.Random, clients: Sequence[str] = ()
-    ) -> None:
-        self._cluster = cluster
-        self._network = cluster.world.network
-        self._partitions = partitions
-        self._chance = chance
-        self._clients = clients
-        self.fault = ""
-        """What is being done now."""
-
-    async def pause(self, most_s: float, least_s: float = 0.1) -> None:
-        await asyncio.sleep(self._chance.uniform(least_s, most_s))
-
-    def _other(self, number: int) -> int:
-        """The controller more often than others."""
-        others = [other for other in self._cluster.brokers if other != number]
-        controller = self._cluster.controller
-        return self._chance.choice([*others, controller] if controller in others else others)
-
-    def _a_leader(self, otherwise: int) -> int:
-        return self._cluster.leader(self._chance.choice(self._partitions)) or otherwise
-
-    # What has come of it
-
-    def note(self, *details: str | int) -> None:
-        self._cluster.world.loop.note("effect", self.fault, *details)
-
-    def _note_state(self, number: int) -> None:
-        """Of one broker, before it is helped up again."""
-        one = self._cluster[number]
-        if not one.is_up:
-            self.note("down", f"b{number}")
-        elif one.broker.failed.done() or one.broker.storage.is_partly_offline:
-            self.note("offline", f"b{number}")
-        elif self._cluster.is_running(number) and not one.broker.is_current:
-            self.note("without session", f"b{number}")
-        for index in self._partitions:
-            replicas = self._cluster.replicas(index)
-            leader = replicas.get(self._cluster.leader(index))
-            if leader is not None and number in leader.replicas and number not in self._stored_isr(index):
-                self.note("out of sync", f"b{number}")
-            here = replicas.get(number)
-            if leader is not None and here is not None and here.log.log_end_offset < leader.log.log_end_offset:
-                self.note("behind", f"b{number}")
-
-    def _stored_isr(self, index: int) -> list[int]:
-        try:
-            return self._cluster.stored_isr(index)
-        except NoNodeError:
-            return []
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._cluster = means.cluster
+        self._network = means.network
+        self._partitions = means.partitions
+        self._chance = means.chance
+        self.known: dict[str, Callable[[int], Awaitable[None]]] = {
+            "kill": self.kill,
+            "stop": self.stop,
+            "kill cut off": self.kill_cut_off,
+            "die in a write": self.die_in_a_write,
+            "controller": self.kill_controller,
+            "roll": self.roll,
+            "full disk": self.fill_disk,
+            "failing disk": self.fail_disk,
+            "freeze": self.freeze,
+            "cut": self.cut,
+            "cut one": self.cut_one,
+            "cut controller": self.cut_controller,
+            "slow": self.slow,
+            "session": self.expire_session,
+            "store": self.lose_store,
+            "store restarts": self.restart_store,
+            "reset": self.reset,
+            "clock": self.set_clock,
+        }
 
     # Ends
 
-    async def _start_again(self, number: int, most_s: float = 8.0) -> None:
-        await self.pause(self._chance.choice([0.5, most_s]), 0)
-        self._note_state(number)
-        await self.start(number)
-
-    async def start(self, number: int) -> None:
-        await self._cluster[number].start_if_down(lambda: self.pause(1))
-
     async def kill(self, number: int) -> None:
         self._cluster[number].kill()
-        await self._start_again(number)
+        await self._means.start_again(number)
 
     async def stop(self, number: int) -> None:
         await self._cluster[number].stop()
-        await self._start_again(number)
+        await self._means.start_again(number)
 
     async def kill_cut_off(self, number: int) -> None:
         """What it wrote meanwhile nobody else has."""
         self._cluster.cut_off(number)
-        await self.pause(1.5)
+        await self._means.pause(1.5)
         self._cluster[number].kill()
         self._cluster.heal(number)
-        await self._start_again(number)
+        await self._means.start_again(number)
 
     async def die_in_a_write(self, number: int) -> None:
         one = self._cluster[number]
         one.host.die_at(self._chance.randrange(1, 60))
-        await self.pause(3)
+        await self._means.pause(3)
         one.host.disk.doom.lift()
         if one.host.process is None:
             one.disconnect()
-            await self._start_again(number)
+            await self._means.start_again(number)
 
     async def kill_controller(self, number: int) -> None:
         await self.kill(self._cluster.controller or number)
@@ -151,8 +114,8 @@ class Faults:
         """A rolling restart: one after the other, each once all are in sync again, or not for a long time."""
         for one in self._cluster.brokers:
             await self._cluster[one].stop()
-            await self.start(one)
-            self.note("again", f"b{one}")
+            await self._means.start(one)
+            self._means.note("again", f"b{one}")
             for index in self._partitions:
                 await self._cluster.lookout.until(partial(self._is_whole, index), SETTLED_S, _LOOK_S)
 
@@ -175,56 +138,56 @@ class Faults:
     async def _mend_disk(self, number: int) -> None:
         """A broker whose last log directory fails stops, as its process would; an operator mends one that lost some."""
         one = self._cluster[number]
-        await self.pause(4)
+        await self._means.pause(4)
         if one.is_up and (one.broker.failed.done() or one.broker.storage.is_partly_offline):
-            self._note_state(number)
+            self._means.note_state(number)
             one.kill()
         one.host.disk.mend()
         if one.host.process is None:
-            await self._start_again(number)
+            await self._means.start_again(number)
 
     # Trouble
 
     async def freeze(self, number: int) -> None:
         host = self._cluster[number].host
         host.freeze()
-        await self.pause(10)
-        self._note_state(number)
+        await self._means.pause(10)
+        self._means.note_state(number)
         host.thaw()
 
     async def cut(self, number: int) -> None:
         self._cluster.cut_off(number)
-        await self.pause(6)
-        self._note_state(number)
+        await self._means.pause(6)
+        self._means.note_state(number)
         self._cluster.heal(number, reset=self._chance.random() < 0.5)
 
     async def cut_one(self, number: int) -> None:
-        ends = (f"b{number}", f"b{self._other(number)}")
+        ends = (f"b{number}", f"b{self._means.other(number)}")
         self._network.cut(*ends, one_way=self._chance.random() < 0.5)
-        await self.pause(6)
-        self._note_state(number)
+        await self._means.pause(6)
+        self._means.note_state(number)
         self._network.heal(*ends, reset=self._chance.random() < 0.5)
 
     async def cut_controller(self, number: int) -> None:
         """From all other brokers, for longer than they bear, but not from the store: so its session lives on."""
         controller = self._cluster.controller or number
         self._cluster.cut_off(controller)
-        await self.pause(20, 3)
-        self._note_state(controller)
+        await self._means.pause(20, 3)
+        self._means.note_state(controller)
         self._cluster.heal(controller, reset=self._chance.random() < 0.5)
 
     async def slow(self, number: int) -> None:
         """A link that carries little, so that a follower lags and leaves the ISR."""
-        ends = (f"b{number}", f"b{self._other(number)}")
+        ends = (f"b{number}", f"b{self._means.other(number)}")
         self._network.set_bandwidth(*ends, self._chance.choice([200.0, 2_000.0, 20_000.0]))
-        await self.pause(6)
-        self._note_state(number)
+        await self._means.pause(6)
+        self._means.note_state(number)
         self._network.set_bandwidth(*ends, None)
 
     async def expire_session(self, number: int) -> None:
         if self._cluster.is_running(number):
             self._cluster[number].expire_session()
-            self._note_state(number)
+            self._means.note_state(number)
 
     async def lose_store(self, number: int) -> None:
         """Nobody answers one broker, or any of them, for a while."""
@@ -234,8 +197,8 @@ class Faults:
                 return
             session = self._cluster[number].broker.session.id
         store.suspend(session)
-        await self.pause(7)
-        self._note_state(number)
+        await self._means.pause(7)
+        self._means.note_state(number)
         store.resume(session)
 
     async def restart_store(self, number: int) -> None:
@@ -243,17 +206,17 @@ class Faults:
         store = self._cluster.store
         for _ in range(self._chance.randrange(2, 7)):
             store.stop()
-            await self.pause(self._chance.choice([0.5, 5.0]))
-            self._note_state(number)
+            await self._means.pause(self._chance.choice([0.5, 5.0]))
+            self._means.note_state(number)
             store.start()
-            await self.pause(1.5)
+            await self._means.pause(1.5)
 
     async def reset(self, number: int) -> None:
-        others = [*(f"b{other}" for other in self._cluster.brokers), *self._clients]
+        others = [*(f"b{other}" for other in self._cluster.brokers), *self._means.clients]
         self._network.reset(f"b{number}", self._chance.choice(others))
 
     async def set_clock(self, number: int) -> None:
         """An administrator or a bad NTP server sets the wall clock."""
         clock = self._cluster[number].host.clock
         clock.jump(self._chance.randrange(-3_600_000, 3_600_000))
-        self.note("off by", clock.wall_ms() - self._cluster.store.clock.wall_ms(), f"b{number}")
+        self._means.note("off by", clock.wall_ms() - self._cluster.store.clock.wall_ms(), f"b{number}")

@@ -121,7 +121,7 @@ class Consumer:
             with contextlib.suppress(TidelogError):
                 await request
 
-        self._requests.append(asyncio.get_running_loop().create_task(do(), context=self._process))
+        self._requests.append(asyncio.create_task(do(), context=self._process))
 
     async def _connect(self) -> Cluster:
         """Member ids begin with the name of the client, and shares are dealt out in their order."""

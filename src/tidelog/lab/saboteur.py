@@ -12,10 +12,12 @@ from tidelog.lab.budget import PowerBudget
 from tidelog.lab.client_faults import ClientFaults, Program
 from tidelog.lab.cluster import LabCluster
 from tidelog.lab.directory_faults import DirectoryFaults
-from tidelog.lab.faults import BLACKOUT, SLOW_CLIENT
+from tidelog.lab.faults import BLACKOUT, Faults
+from tidelog.lab.means import Means
 from tidelog.lab.power import PowerLosses
 from tidelog.lab.store import EmbeddedStore
 from tidelog.lab.store_faults import STORE_FAULTS, StoreFaults
+from tidelog.lab.storms import Storms
 
 
 class Saboteur:
@@ -34,41 +36,14 @@ class Saboteur:
         self._partitions = partitions
         self._faults = faults
         self._chance = chance
-        self._means = PowerLosses(cluster, partitions, chance, list(clients), budget)
-        means, of_clients = self._means, ClientFaults(cluster, clients, chance)
+        self._means = means = Means(cluster, partitions, chance, list(clients))
+        self._power = PowerLosses(means, budget)
         self._known: dict[str, Callable[[int], Awaitable[None]]] = {
-            "kill": means.kill,
-            "stop": means.stop,
-            "kill cut off": means.kill_cut_off,
-            "back to back": means.kill_back_to_back,
-            "burst": means.burst,
-            "slow heirs": means.slow_heirs,
-            "frozen heir": means.frozen_heir,
-            "all at once": means.all_at_once,
-            "die in a write": means.die_in_a_write,
-            "controller": means.kill_controller,
-            "roll": means.roll,
-            "full disk": means.fill_disk,
-            "failing disk": means.fail_disk,
-            "power loss": means.lose_power,
-            "power loss of a newcomer": means.lose_power_as_newcomer,
-            "power loss and kills": means.lose_power_with_kills,
-            BLACKOUT: means.lose_power_all,
-            "freeze": means.freeze,
-            "cut": means.cut,
-            "cut one": means.cut_one,
-            "cut controller": means.cut_controller,
-            "slow": means.slow,
-            "session": means.expire_session,
-            "flapping": means.flapping,
-            "store": means.lose_store,
-            "store restarts": means.restart_store,
-            "reset": means.reset,
-            "clock": means.set_clock,
-            "kill a client": of_clients.kill,
-            "freeze a client": of_clients.freeze,
-            SLOW_CLIENT: of_clients.slow,
-            **DirectoryFaults(cluster, chance, means).known,
+            **Faults(means).known,
+            **Storms(means).known,
+            **self._power.known,
+            **ClientFaults(cluster, clients, chance).known,
+            **DirectoryFaults(self._power).known,
         }
         if budget.is_unlimited:
             self._faults = (*self._faults, *(BLACKOUT,) * len(self._faults))
@@ -80,7 +55,7 @@ class Saboteur:
     async def lie_in_ambush(self, name: str, over: asyncio.Event) -> None:
         """Lay this ambush again and again, and do nothing else."""
         self._means.fault = name
-        scene = Scene(name, self._cluster, self._partitions, self._chance, self._means, self._clients)
+        scene = Scene(name, self._cluster, self._partitions, self._chance, self._power, self._clients)
         while not over.is_set():
             await asyncio.sleep(self._chance.uniform(0.1, 2))
             self._cluster.world.loop.note("fault", name, "of", "the cluster")

@@ -186,7 +186,7 @@ class _Run:
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Of no host. If it fails so does the run, and not only when somebody waits for it."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
         task.add_done_callback(self._ended)
         return task
 

@@ -154,7 +154,7 @@ class Stage(Scene):
     def produce(self, label: str, to: str = "A", acks: int = ALL) -> Sent:
         sent = Sent(label)
         self._sent.append(sent)
-        self._tasks.append(asyncio.ensure_future(self._produce(sent, self._host(to), acks)))
+        self._tasks.append(asyncio.create_task(self._produce(sent, self._host(to), acks)))
         return sent
 
     async def _produce(self, sent: Sent, host: str, acks: int) -> None:

@@ -19,7 +19,7 @@ STORE_FAULTS = ("full store", "failing store", "die in a store write", "store po
 
 
 class StoreFaults:
-    """The means. `known` names them for a saboteur; the number of a broker does not matter to them."""
+    """`known` names them for a saboteur; the number of a broker does not matter to them."""
 
     def __init__(self, cluster: LabCluster[Any], chance: random.Random) -> None:
         assert isinstance(cluster.store, EmbeddedStore), "needs store_of(world, 'embedded')"

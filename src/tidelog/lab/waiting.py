@@ -47,7 +47,7 @@ async def wait_for(awaitable: Awaitable[T], timeout: float | None) -> T:
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
     timer = loop.call_later(timeout, _release, waiter)
-    future = asyncio.ensure_future(awaitable)
+    future = asyncio.ensure_future(awaitable)  # it may be a future already
 
     def ended(_: object) -> None:
         _release(waiter)

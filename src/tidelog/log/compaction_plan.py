@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidelog.log.config import LogConfig
+from tidelog.config.topic import TopicConfig
 from tidelog.types import Offset
 
 _MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 def plan(
     segments: Sequence[SegmentSize],
-    config: LogConfig,
+    config: TopicConfig,
     *,
     first_dirty_offset: Offset,
     log_start_offset: Offset,
@@ -74,11 +74,11 @@ def plan(
     return Plan(first_dirty_offset, max(end, first_dirty_offset), dirty_bytes / total if total else 0.0, overdue)
 
 
-def due(plan: Plan, config: LogConfig) -> bool:
+def due(plan: Plan, config: TopicConfig) -> bool:
     return plan.worth_it and (plan.overdue or plan.dirty_ratio > config.min_cleanable_dirty_ratio)
 
 
-def groups(segments: Sequence[SegmentSize], config: LogConfig) -> list[int]:
+def groups(segments: Sequence[SegmentSize], config: TopicConfig) -> list[int]:
     """How many segments, one after the other, are cleaned into one: what cannot outgrow a segment together."""
     counts: list[int] = []
     start = 0

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import NoDescriptorError, StorageError, SyncError
 from tidelog.log import names
 from tidelog.log.checkpoints import read_offset_checkpoint, write_offset_checkpoint
-from tidelog.log.config import LogConfig
 from tidelog.log.continuity import BootNote, carry_boot_note, remove_boot_note, write_boot_note
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.log import Log
@@ -34,7 +34,7 @@ from tidelog.wire.uuids import ZERO_UUID
 
 _log = logging.getLogger(__name__)
 
-ConfigOf = Callable[[str], LogConfig]
+ConfigOf = Callable[[str], TopicConfig]
 
 
 class LogDirectory:
@@ -67,7 +67,6 @@ class LogDirectory:
         """A sync failed in it before it was opened, so its logs may have lost what was not synced."""
         self.was_unused = False
         """No process had used it before: it held no note, no logs, and nothing that told of logs."""
-        self.last_broker_epoch: int | None = None
         self._disk = disk
         self._clock = clock
         self._random = random
@@ -127,7 +126,6 @@ class LogDirectory:
         if self.was_suspect:
             _log.warning("a sync failed in log directory %s: it may have lost what was not synced", path)
         self.was_clean = mark is not None and not self.was_suspect
-        self.last_broker_epoch = mark.broker_epoch if mark is not None else None
         if self.was_clean:
             await disk.submit(path, lambda: carry_boot_note(disk, path, self._boot_id))
         # Loading changes files: if it is cut short, the next start has to check them, as after any other crash.
@@ -254,7 +252,7 @@ class LogDirectory:
             return log
         creating = self._creating.get(partition)
         if creating is None:
-            creating = self._creating[partition] = asyncio.ensure_future(self._create(partition, topic_id))
+            creating = self._creating[partition] = asyncio.create_task(self._create(partition, topic_id))
             creating.add_done_callback(lambda _: self._creating.pop(partition))
         return await asyncio.shield(creating)
 
@@ -280,7 +278,7 @@ class LogDirectory:
         if (creating := self._creating.get(partition)) is not None:
             await asyncio.shield(creating)
         log = self._leaving[partition] = self.logs.pop(partition)
-        deleting = self._deleting[partition] = asyncio.ensure_future(self._delete(partition, log))
+        deleting = self._deleting[partition] = asyncio.create_task(self._delete(partition, log))
         deleting.add_done_callback(lambda _: self._deleting.pop(partition))
         await asyncio.shield(deleting)
 
@@ -313,7 +311,7 @@ class LogDirectory:
         unique = f"{self._random.getrandbits(128):032x}"
         return os.path.join(self.path, names.aside(partition, unique, suffix))
 
-    def _remove_later(self, path: str, config: LogConfig) -> None:
+    def _remove_later(self, path: str, config: TopicConfig) -> None:
         asyncio.get_running_loop().call_later(config.file_delete_delay_ms / 1000, self._remove_soon, path)
 
     def _remove_soon(self, path: str) -> None:
@@ -326,7 +324,7 @@ class LogDirectory:
         if (creating := self._creating.get(partition)) is not None:
             await asyncio.shield(creating)
         log = self._leaving[partition] = self.logs.pop(partition)
-        moving = asyncio.ensure_future(self._set_aside(partition, log))
+        moving = asyncio.create_task(self._set_aside(partition, log))
         self._deleting[partition] = moving
         moving.add_done_callback(lambda _: self._deleting.pop(partition))
         return await asyncio.shield(moving)
@@ -388,7 +386,7 @@ class LogDirectory:
         Those who ask while one is being written share the next one.
         """
         if self._next_checkpoint is None:
-            self._next_checkpoint = asyncio.ensure_future(self._write_checkpoints())
+            self._next_checkpoint = asyncio.create_task(self._write_checkpoints())
         await asyncio.shield(self._next_checkpoint)
 
     async def _write_checkpoints(self) -> None:
@@ -461,7 +459,7 @@ class LogDirectory:
             _log.error("log directory %s is offline: %s", self.path, failure)
             self._on_offline(failure)
         if self._marking is None and isinstance(failure, SyncError):
-            self._marking = asyncio.ensure_future(self._mark_suspect())
+            self._marking = asyncio.create_task(self._mark_suspect())
 
     async def _mark_suspect(self) -> None:
         is_marked = await self._disk.submit(self.path, lambda: mark_suspect(self._disk, self.path, self._others))

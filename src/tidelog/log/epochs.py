@@ -59,21 +59,6 @@ class LeaderEpochCache:
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else None
 
-    def start_of(self, epoch: Epoch) -> Offset | None:
-        index = bisect_left(self._epochs, epoch)
-        found = index < len(self._epochs) and self._epochs[index] == epoch
-        return self._starts[index] if found else None
-
-    def previous_epoch(self, epoch: Epoch) -> Epoch | None:
-        """The largest known epoch below this one."""
-        index = bisect_left(self._epochs, epoch) - 1
-        return self._epochs[index] if index >= 0 else None
-
-    def next_epoch(self, epoch: Epoch) -> Epoch | None:
-        """The smallest known epoch above this one. Numbers are skipped, so it need not be epoch + 1."""
-        index = bisect_right(self._epochs, epoch)
-        return self._epochs[index] if index < len(self._epochs) else None
-
     def end_offset_for(self, epoch: Epoch, log_end_offset: Offset) -> tuple[Epoch, Offset]:
         """The leader's answer to OffsetsForLeaderEpoch: the largest known epoch <= the one asked, and its end.
 

@@ -63,7 +63,7 @@ class Housekeeping:
             (self.clean_dirtiest, lambda: self.intervals.cleaner_backoff_ms),
             (self.expire_producers, lambda: self.intervals.producer_expiration_check_ms),
         ):
-            self._tasks.append(asyncio.ensure_future(self._repeat(work, interval_ms)))
+            self._tasks.append(asyncio.create_task(self._repeat(work, interval_ms)))
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -104,7 +104,7 @@ class Housekeeping:
 
     async def expire_producers(self) -> None:
         for log in self._logs():
-            now_ms = log.clock.monotonic_ns() // 1_000_000
+            now_ms = log.clock.monotonic_ms()
             log.producers.remove_expired(now_ms)
 
     async def clean_dirtiest(self) -> bool:
@@ -113,7 +113,7 @@ class Housekeeping:
             return False
         candidates: list[tuple[Plan, Log]] = []
         for log in self._logs():
-            if log.config.cleanup_compact and log.partition not in self.uncleanable:
+            if log.config.compacted and log.partition not in self.uncleanable:
                 first_dirty = self._directory.cleaner_offsets.get(log.partition, 0)
                 found = await plan_cleaning(log, first_dirty)
                 if due(found, log.config):

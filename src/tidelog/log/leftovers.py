@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 
+from tidelog.config.topic import TopicConfig
 from tidelog.log import names
-from tidelog.log.config import LogConfig
 from tidelog.log.segment import Segment
 from tidelog.ports import Disk
 from tidelog.types import Offset
 
 
-def tidy(disk: Disk, directory: str, config: LogConfig) -> None:
+def tidy(disk: Disk, directory: str, config: TopicConfig) -> None:
     """Finish or undo what was under way; afterwards only segments, snapshots and checkpoints are there."""
     cleaned = [_base(name) for name in disk.list(directory) if name.endswith(names.CLEANED)]
     changed = False
@@ -35,7 +35,7 @@ def tidy(disk: Disk, directory: str, config: LogConfig) -> None:
         disk.sync_directory(directory)
 
 
-def _finish_swap(disk: Disk, directory: str, config: LogConfig, swaps: list[str]) -> None:
+def _finish_swap(disk: Disk, directory: str, config: TopicConfig, swaps: list[str]) -> None:
     covered = [_range(disk, directory, config, _base(name)) for name in swaps if name.endswith(names.LOG + names.SWAP)]
     if covered:
         start, end = min(first for first, _ in covered), max(after for _, after in covered)
@@ -49,7 +49,7 @@ def _finish_swap(disk: Disk, directory: str, config: LogConfig, swaps: list[str]
         disk.rename(path, path.removesuffix(names.SWAP))
 
 
-def _range(disk: Disk, directory: str, config: LogConfig, base_offset: Offset) -> tuple[Offset, Offset]:
+def _range(disk: Disk, directory: str, config: TopicConfig, base_offset: Offset) -> tuple[Offset, Offset]:
     """The offsets that a complete .swap covers, from its own batches: at least the one it is named after."""
     segment = Segment(disk, directory, base_offset, config, 0, stage=names.SWAP)
     segment.size = segment.file.size()

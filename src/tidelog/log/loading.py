@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import CorruptBatchError
 from tidelog.log import names
 from tidelog.log.checkpoints import read_epoch_checkpoint, write_epoch_checkpoint
-from tidelog.log.config import LogConfig
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.leftovers import remove_orphans, tidy
 from tidelog.log.producer_silence import FileTimes
@@ -55,7 +55,7 @@ class LoadedLog(NamedTuple):
     recovery_point: Offset
 
 
-def load(disk: Disk, clock: Clock, directory: str, config: LogConfig, state: Opening) -> LoadedLog:
+def load(disk: Disk, clock: Clock, directory: str, config: TopicConfig, state: Opening) -> LoadedLog:
     """The log as it stands in its directory; a new one if there is none."""
     clean, recovery_point, log_start_offset, high_watermark, on_loss = state
     now_ms = clock.wall_ms()
@@ -149,7 +149,7 @@ def _end_of(segment: Segment) -> tuple[int, Offset]:
 
 
 def _start_anew(
-    disk: Disk, directory: str, config: LogConfig, segments: list[Segment], offset: Offset, now_ms: int
+    disk: Disk, directory: str, config: TopicConfig, segments: list[Segment], offset: Offset, now_ms: int
 ) -> list[Segment]:
     for segment in segments:
         segment.remove()
@@ -174,7 +174,7 @@ def _with_forgotten(epochs: LeaderEpochCache, segments: Segments, start: Offset,
     return learnt
 
 
-def _find_segments(disk: Disk, directory: str, config: LogConfig, now_ms: int) -> list[Segment]:
+def _find_segments(disk: Disk, directory: str, config: TopicConfig, now_ms: int) -> list[Segment]:
     """The segments by their .log files, of a tidied directory. Their indexes are not read before they are needed."""
     if not disk.exists(directory):
         disk.make_directory(directory)

@@ -13,11 +13,11 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import NoDescriptorError, OffsetOutOfRangeError, RecordTooLargeError, StorageError
 from tidelog.log import names
 from tidelog.log.checkpoints import write_epoch_checkpoint
 from tidelog.log.cleaning import Cleaning
-from tidelog.log.config import LogConfig
 from tidelog.log.copied import checked_batches
 from tidelog.log.index_memory import IndexMemory
 from tidelog.log.loading import LoadedLog, Opening, load
@@ -82,7 +82,7 @@ class Log:
         clock: Clock,
         directory: str,
         partition: TopicPartition,
-        config: LogConfig,
+        config: TopicConfig,
         loaded: LoadedLog,
         on_failure: OnFailure,
         index_memory: IndexMemory,
@@ -132,7 +132,7 @@ class Log:
         clock: Clock,
         directory: str,
         partition: TopicPartition,
-        config: LogConfig,
+        config: TopicConfig,
         *,
         clean: bool = False,
         recovery_point: Offset = 0,
@@ -191,7 +191,7 @@ class Log:
             )
         base_offset, now_ms = self.log_end_offset, 0
         if header.producer_id >= 0:
-            now_ms = self.clock.monotonic_ns() // 1_000_000
+            now_ms = self.clock.monotonic_ms()
             if header.is_control:
                 self._check_marker(batch, header, origin)
             elif (known := self.producers.check(header, now_ms, origin, self._admit)) is not None:
@@ -229,7 +229,7 @@ class Log:
         try:
             segment = self._segment_for(batches[0], batches[-1].last_offset, len(buffer))
             position = start = segment.write((buffer,), len(buffer))
-            now_ms = self.clock.monotonic_ns() // 1_000_000
+            now_ms = self.clock.monotonic_ms()
             for header in batches:
                 epoch = header.partition_leader_epoch
                 self._note(segment, header, header.base_offset, epoch, position, buffer, position - start, now_ms)
@@ -336,7 +336,7 @@ class Log:
         old.complete_time_index()
         saves = self._saves()
         self.segments.add(new)
-        producers, now_ms = self.producers.facts(), self.clock.monotonic_ns() // 1_000_000
+        producers, now_ms = self.producers.facts(), self.clock.monotonic_ms()
 
         def seal() -> None:
             for save in saves:
@@ -535,7 +535,7 @@ class Log:
             self.segments.active.complete_time_index()
             await self.flush()
             end, producers = self.log_end_offset, self.producers.facts()
-            segments, now_ms = list(self.segments), self.clock.monotonic_ns() // 1_000_000
+            segments, now_ms = list(self.segments), self.clock.monotonic_ms()
 
             def finish() -> None:
                 self.snapshots.write(end, to_entries(producers, now_ms))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidelog.config.errors import ConfigError
+from tidelog.config.properties import format_properties, parse_properties
 from tidelog.errors import StorageError
 from tidelog.log import names
 from tidelog.ports import Disk
@@ -36,7 +37,10 @@ class MetaProperties:
 
 
 def parse_meta_properties(data: bytes, name: str) -> MetaProperties:
-    properties = parse_properties(data.decode("latin-1"))
+    try:
+        properties = parse_properties(data.decode("latin-1"))
+    except ConfigError as failure:
+        raise StorageError(f"{name}: {failure}") from failure
     version = properties.get("version", "0")
     if version not in ("0", "1"):
         raise StorageError(f"{name}: version {version!r} is unknown, expected 0 or 1")
@@ -138,52 +142,6 @@ def remove_clean_shutdown(disk: Disk, log_directory: str) -> None:
     if disk.exists(path):
         disk.remove(path)
         disk.sync_directory(log_directory)
-
-
-# Java's properties, as far as such files use them
-
-_PROPERTY = re.compile(r"((?:[^\\=:\s]|\\.)+)[ \t\f]*(?:[=:][ \t\f]*)?(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_NAMED_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ENDS_OPEN = re.compile(r"(?<!\\)(?:\\\\)*\\$")
-_TO_ESCAPE = re.compile(r"[\\=:#!]|^ |[^ -~]")
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """`key=value`, `key: value` and `key value` lines; # and ! begin a comment; a backslash escapes or continues."""
-    properties: dict[str, str] = {}
-    whole = ""
-    for line in text.splitlines():
-        stripped = line.lstrip(" \t\f")
-        if not whole and (not stripped or stripped[0] in "#!"):
-            continue
-        whole += stripped
-        if _ENDS_OPEN.search(whole):
-            whole = whole[:-1]
-            continue
-        if match := _PROPERTY.fullmatch(whole):
-            properties[_unescape(match[1])] = _unescape(match[2])
-        whole = ""
-    return properties
-
-
-def format_properties(properties: Mapping[str, str]) -> str:
-    """In the order given, all of it ASCII."""
-    return "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in properties.items())
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(
-        lambda match: chr(int(match[1][1:], 16)) if len(match[1]) == 5 else _NAMED_ESCAPES.get(match[1], match[1]),
-        text,
-    )
-
-
-def _escape(text: str) -> str:
-    return _TO_ESCAPE.sub(
-        lambda match: "\\" + match[0] if " " <= match[0] <= "~" else f"\\u{ord(match[0]):04x}",
-        text,
-    )
 
 
 def _read(disk: Disk, path: str) -> bytes | None:

@@ -88,7 +88,7 @@ class ProducerRoom:
 
     def admit(self, producers: Producers, high_watermark: Offset) -> None:
         """A leader is about to take a first batch of a producer. TooManyProducersError if there is no room for it."""
-        now_ms = self._clock.monotonic_ns() // 1_000_000
+        now_ms = self._clock.monotonic_ms()
         excess = len(producers) - self._per_partition
         if excess >= 0 or self._total(now_ms) >= self._per_broker:
             # A leader that was a follower, or whose bound was lowered, has too many: then two go for one that comes.

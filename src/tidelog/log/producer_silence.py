@@ -41,7 +41,7 @@ class FileTimes:
     """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
-        self.now_ms = clock.monotonic_ns() // 1_000_000
+        self.now_ms = clock.monotonic_ms()
         self._disk = disk
         self._wall_ms = clock.wall_ms()
 

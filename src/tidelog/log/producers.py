@@ -31,9 +31,6 @@ from tidelog.log.producer_state import (
 from tidelog.records.header import BatchHeader
 from tidelog.types import NO_SEQUENCE, Epoch, Offset, ProducerId
 
-DEFAULT_EXPIRATION_MS = 24 * 60 * 60 * 1000
-DEFAULT_MAX_IDS = 20_000
-
 _HALF_OF_ALL_SEQUENCES = 2**30
 _TRANSACTIONAL = 0x10
 _MORE_THAN_A_LEADER = 20
@@ -88,7 +85,7 @@ class Producers:
     yet below the high watermark; None if there is no such transaction. Expiry never takes an open transaction.
     """
 
-    def __init__(self, expiration_ms: int = DEFAULT_EXPIRATION_MS, max_ids: int = DEFAULT_MAX_IDS) -> None:
+    def __init__(self, expiration_ms: int, max_ids: int) -> None:
         self.expiration_ms = expiration_ms
         self._most_ids = max_ids + max_ids // _MORE_THAN_A_LEADER
         self.first_unstable_offset: Offset | None = None

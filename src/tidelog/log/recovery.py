@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tidelog.log.config import LogConfig
+from tidelog.config.topic import TopicConfig
 from tidelog.log.epochs import LeaderEpochCache
 from tidelog.log.producer_silence import FileTimes
 from tidelog.log.producer_snapshot import ProducerSnapshots
@@ -100,7 +100,7 @@ def first_unchecked(segments: list[Segment], synced_offset: Offset, snapshots: P
 def load_producers(
     segments: list[Segment],
     snapshots: ProducerSnapshots,
-    config: LogConfig,
+    config: TopicConfig,
     log_start_offset: Offset,
     end_offset: Offset,
     high_watermark: Offset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.log.config import LogConfig
+from tidelog.config.topic import TopicConfig
 from tidelog.types import Offset
 
 
@@ -18,7 +18,7 @@ class SegmentFacts(NamedTuple):
 
 def expired_count(
     segments: list[SegmentFacts],
-    config: LogConfig,
+    config: TopicConfig,
     *,
     now_ms: int,
     log_start_offset: Offset,
@@ -27,7 +27,7 @@ def expired_count(
     """How many segments, from the oldest on, may go. Nothing at or above the high watermark does."""
     committed = [segment for segment in segments if segment.end_offset <= high_watermark]
     counts = [_below_log_start(committed, log_start_offset)]
-    if config.cleanup_delete:
+    if config.deletes:
         counts.append(_by_time(committed, config.retention_ms, now_ms))
         counts.append(_by_size(committed, config.retention_bytes, sum(segment.size_bytes for segment in segments)))
     return max(counts)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
+from tidelog.config.topic import TopicConfig
 from tidelog.errors import NoDescriptorError, StorageError
 from tidelog.log import names
-from tidelog.log.config import LogConfig
 from tidelog.log.index import OffsetIndex, TimeIndex, write_index
 from tidelog.log.transaction_index import TransactionIndex
 from tidelog.ports import Disk
@@ -42,7 +42,7 @@ class Segment:
         disk: Disk,
         directory: str,
         base_offset: Offset,
-        config: LogConfig,
+        config: TopicConfig,
         created_ms: int,
         *,
         create: bool = False,
@@ -76,7 +76,7 @@ class Segment:
 
     @classmethod
     def new(
-        cls, disk: Disk, directory: str, base_offset: Offset, config: LogConfig, now_ms: int, *, stage: str = ""
+        cls, disk: Disk, directory: str, base_offset: Offset, config: TopicConfig, now_ms: int, *, stage: str = ""
     ) -> Segment:
         """An empty one; leftovers of the same name are cleared away. If it fails, no file of that name is left: the
         segment before may go on, and an empty one among its offsets would end the log there at the next start."""

@@ -20,7 +20,7 @@ async def to_the_end(steps: Coroutine[Any, Any, T]) -> T:
 
     For what must not stop halfway: disk threads cannot be called back, so memory has to follow what they do.
     """
-    task = asyncio.ensure_future(steps)
+    task = asyncio.create_task(steps)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -15,19 +15,19 @@ from __future__ import annotations
 import logging
 from collections import Counter as Tally
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+from tidelog.config.broker import BrokerConfig
 from tidelog.metrics import Metrics
-from tidelog.ports import Clock
+from tidelog.ports import Capacity, Clock
 
 if TYPE_CHECKING:
     from tidelog.net.connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 
-MAX_INT = 2**31 - 1
 _IDLEST = 64
 """How many idle connections one look at all of them finds."""
 _LOOK_AGAIN_NS = 200_000_000
@@ -37,15 +37,26 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """By Kafka's names and with its defaults; the shares are of the process's file descriptors."""
+    """By Kafka's names; the shares are of the process's file descriptors."""
 
-    max_connections: int = MAX_INT
-    max_connections_per_ip: int = MAX_INT
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    client_share: int = MAX_INT
-    broker_reserve: int = 0
-    replaceable_idle_ms: int = 10_000
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: Mapping[str, int]
+    client_share: int
+    broker_reserve: int
+    replaceable_idle_ms: int
     """A client that is owed nothing and has been idle for this long may have to make room for another one."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig, capacity: Capacity) -> ConnectionLimits:
+        return cls(
+            max_connections=config["max.connections"],
+            max_connections_per_ip=config["max.connections.per.ip"],
+            max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+            client_share=capacity.client_connections,
+            broker_reserve=capacity.broker_connections,
+            replaceable_idle_ms=config["tidelog.connections.replaceable.idle.ms"],
+        )
 
     @property
     def clients(self) -> int:
@@ -59,8 +70,8 @@ class Admission:
     clients' share and the reserve.
     """
 
-    def __init__(self, clock: Clock, metrics: Metrics, broker_listener: str | None) -> None:
-        self.limits = ConnectionLimits()
+    def __init__(self, limits: ConnectionLimits, clock: Clock, metrics: Metrics, broker_listener: str | None) -> None:
+        self.limits = limits
         self._clock = clock
         self._broker_listener = broker_listener
         """Unless it is also the clients'."""

@@ -158,7 +158,7 @@ class Outbox:
             return 0
         if data is None:
             self._is_reading = True
-            asyncio.ensure_future(region.read(self._offset, size)).add_done_callback(self._read_later)
+            asyncio.create_task(region.read(self._offset, size)).add_done_callback(self._read_later)
             return 0
         self._send_slice(region, data)
         return size

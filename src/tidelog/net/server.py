@@ -9,14 +9,16 @@ import asyncio
 import logging
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from tidelog.config.broker import BrokerConfig
 from tidelog.metrics import Found, Metrics
 from tidelog.net.admission import Admission, ConnectionLimits
 from tidelog.net.channel import Call, RequestChannel
 from tidelog.net.connection import ServerConnection
 from tidelog.net.identity import is_of_broker
 from tidelog.net.room import RequestRoom
+from tidelog.ports import Capacity
 from tidelog.types import Buffer
 
 _log = logging.getLogger(__name__)
@@ -29,15 +31,28 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """By Kafka's names and with its defaults."""
+    """By Kafka's names."""
 
-    num_network_threads: int = 3
-    socket_request_max_bytes: int = 100 * 1024 * 1024
-    queued_max_request_bytes: int = -1
-    request_read_timeout_ms: int = 30_000
-    connections_max_idle_ms: int = 600_000
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    backlog: int = 50
+    num_network_threads: int
+    socket_request_max_bytes: int
+    queued_max_request_bytes: int
+    request_read_timeout_ms: int
+    connections_max_idle_ms: int
+    connections: ConnectionLimits
+    backlog: int
+
+    @classmethod
+    def of(cls, config: BrokerConfig, capacity: Capacity) -> ServerLimits:
+        largest = config["socket.request.max.bytes"]
+        return cls(
+            num_network_threads=config["num.network.threads"],
+            socket_request_max_bytes=largest,
+            queued_max_request_bytes=config["queued.max.request.bytes"] or max(largest, capacity.memory_bytes // 8),
+            request_read_timeout_ms=config["tidelog.request.read.timeout.ms"],
+            connections_max_idle_ms=config["connections.max.idle.ms"],
+            connections=ConnectionLimits.of(config, capacity),
+            backlog=config["socket.listen.backlog.size"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ class SocketServer:
     ) -> None:
         self.inter_broker = inter_broker or InterBroker()
         self.room = RequestRoom(metrics, channel.clock)
-        self.admission = Admission(channel.clock, metrics, self.inter_broker.listener)
+        self.admission = Admission(limits.connections, channel.clock, metrics, self.inter_broker.listener)
         self._channel = channel
         self._on_sent = on_sent
         self._workers: list[NetworkWorker] = []

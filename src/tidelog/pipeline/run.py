@@ -54,7 +54,6 @@ class Run:
     ended_ms: int | None = None
     failure: str | None = None
     flows: dict[str, Flow] = field(default_factory=dict)
-    last_message: str = ""
     streams_started: int = 0
     """A flow that failed and was started again counts twice."""
 
@@ -83,7 +82,6 @@ class Run:
             self.ended_ms, self.failure = event["at_ms"], event["failure"]
 
     def _take_message(self, text: str) -> None:
-        self.last_message = text
         if found := _FLOW.search(text):
             self.flow(flow_name(found["quoted"] or found["name"])).state = found["state"]
             self.streams_started += found["state"] == "RUNNING"

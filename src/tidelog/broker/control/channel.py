@@ -39,7 +39,7 @@ class Calling(Protocol):
     def abort(self) -> None: ...
 
 
-Connect: TypeAlias = Callable[[str, int, float], Awaitable[Calling]]
+OpenConnection: TypeAlias = Callable[[str, int, float], Awaitable[Calling]]
 """To a host and port, within so many milliseconds."""
 Answered: TypeAlias = Callable[[Broker, Message, Any], None]
 
@@ -55,7 +55,7 @@ class BrokerChannel:
         self,
         broker: Broker,
         endpoint: Endpoint,
-        connect: Connect,
+        connect: OpenConnection,
         timeout_ms: Callable[[], int],
         next_sequence: Callable[[], int],
         answered: Answered,
@@ -71,7 +71,7 @@ class BrokerChannel:
         self._queue: deque[Message] = deque()
         self._filled = asyncio.Event()
         self._connection: Calling | None = None
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"controller to broker {broker.id}")
+        self._task = asyncio.create_task(self._run(), name=f"controller to broker {broker.id}")
 
     @property
     def queued(self) -> int:

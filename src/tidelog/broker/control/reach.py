@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from tidelog import __version__
-from tidelog.broker.control.channel import Connect
+from tidelog.broker.control.channel import OpenConnection
 from tidelog.controller.image import Endpoint
 from tidelog.errors import TidelogError
 from tidelog.net.calling import ConnectionClosedError, RequestTimedOutError
@@ -47,7 +47,7 @@ Others: TypeAlias = Mapping[BrokerId, Endpoint]
 class Reach:
     """What a broker knows of its way to the others. It outlives the broker's terms as controller."""
 
-    def __init__(self, broker_id: BrokerId, connect: Connect, isolation_timeout_ms: int) -> None:
+    def __init__(self, broker_id: BrokerId, connect: OpenConnection, isolation_timeout_ms: int) -> None:
         self.is_isolated = False
         """No other broker answers. It stays so after the resignation, until one answers."""
         self._broker_id = broker_id
@@ -65,9 +65,7 @@ class Reach:
         """Ask in rounds from now on, and call `isolated` once when no broker has answered for too long."""
         self.stop()
         self.is_isolated = False
-        self._task = asyncio.get_running_loop().create_task(
-            self._watch(others, isolated), name=f"reach of controller {self._broker_id}"
-        )
+        self._task = asyncio.create_task(self._watch(others, isolated), name=f"reach of controller {self._broker_id}")
 
     def stop(self) -> None:
         if self._task is not None:

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from tidelog.broker.control.channel import Answered, BrokerChannel, Connect, connect_to_broker
+from tidelog.broker.control.channel import Answered, BrokerChannel, OpenConnection, connect_to_broker
 from tidelog.broker.control.election import Lost, Won, run_for_controller
 from tidelog.broker.control.faults import Complaints
 from tidelog.broker.control.reach import Others, Reach
@@ -105,7 +105,7 @@ class ControllerShell:
         broker_id: BrokerId,
         clock: Clock,
         settings: ControlSettings,
-        connect: Connect = connect_to_broker,
+        connect: OpenConnection = connect_to_broker,
     ) -> None:
         self.broker_id = broker_id
         self.controller_id: BrokerId | None = None
@@ -158,7 +158,7 @@ class ControllerShell:
         assert self._task is None, "started twice"
         self._session = session
         session.listen(lambda state: self._session_changed(session, state))
-        self._task = asyncio.get_running_loop().create_task(self._run(session), name=f"controller {self.broker_id}")
+        self._task = asyncio.create_task(self._run(session), name=f"controller {self.broker_id}")
 
     async def stop(self, why: str = "the broker stops") -> None:
         """Give the office up, so that others need not wait for the end of the session."""

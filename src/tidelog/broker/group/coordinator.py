@@ -50,7 +50,7 @@ class GroupCoordinator:
         )
         self._said = Said()
         self._clock = broker.clock
-        self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ns() // 1_000_000
+        self._epoch_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
         self._retention: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
         """Has groups forget what they committed for deleted topics."""
@@ -62,12 +62,12 @@ class GroupCoordinator:
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 that never go back: sessions must not end because somebody set the clock."""
-        return self._epoch_ms + self._clock.monotonic_ns() // 1_000_000
+        return self._epoch_ms + self._clock.monotonic_ms()
 
     # Which partitions
 
     def start(self) -> None:
-        self._retention = asyncio.ensure_future(self._expire_offsets())
+        self._retention = asyncio.create_task(self._expire_offsets())
 
     def role_changed(self, partition: Partition) -> None:
         """A replica began to lead, or ceased to. In a further term of this broker what is loaded is still right."""
@@ -93,7 +93,7 @@ class GroupCoordinator:
     def forget_deleted_topics(self) -> None:
         """Begin to forget what is left to be forgotten, if that is not under way."""
         if self._has_deleted_topics and (self._forgetting is None or self._forgetting.done()):
-            self._forgetting = asyncio.ensure_future(self._forget_deleted_in_slices())
+            self._forgetting = asyncio.create_task(self._forget_deleted_in_slices())
 
     @contextmanager
     def deletions_seen(self) -> Iterator[list[Collection[str]]]:

@@ -89,7 +89,7 @@ class GroupShard:
             at_end_of_turn=broker.channel.at_end_of_turn,
             settle=self._settle,
         )
-        self._loading = asyncio.ensure_future(self._load())
+        self._loading = asyncio.create_task(self._load())
 
     # Effects and time
 

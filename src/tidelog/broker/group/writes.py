@@ -104,7 +104,7 @@ class Writes:
             if is_large:
                 self._gathered[:0] = [write for chunk, _ in chunks for write in chunk]
                 self._start_timer(batch)
-                self._large = asyncio.ensure_future(self._append_large(batch, writes[0].records))
+                self._large = asyncio.create_task(self._append_large(batch, writes[0].records))
                 self._start_timers_behind(self._gathered)
                 break
             self._append(batch)
@@ -222,7 +222,7 @@ class Writes:
         written = write_path.write(self._partition, data, read_header(data))
         if written.needs_flush:
             # If it fails, the log is offline, and whoever waits for the commit is told.
-            flush = asyncio.ensure_future(written.flush())
+            flush = asyncio.create_task(written.flush())
             self._flushes[flush] = None
             flush.add_done_callback(lambda flush: self._flushes.pop(flush))
         else:

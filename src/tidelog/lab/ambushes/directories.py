@@ -69,8 +69,8 @@ async def stale_directory(scene: Scene) -> None:
 
     if number == 0:
         return
-    faults = DirectoryFaults(cluster, chance, scene.faults, leave_it_alone)
-    doing = asyncio.ensure_future(faults.known[chance.choice(DIRECTORY_FAULTS)](number))
+    faults = DirectoryFaults(scene.power, leave_it_alone)
+    doing = asyncio.create_task(faults.known[chance.choice(DIRECTORY_FAULTS)](number))
     while not doing.done() or killed:
         if await scene.until(lambda: killed or doing.done(), _ALONE_S[1]) and killed:
             scene.note("alone", f"b{number}")

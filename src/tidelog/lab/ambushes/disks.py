@@ -76,8 +76,8 @@ async def _write_down(scene: Scene, number: BrokerId) -> None:
 
 
 async def _lose_power(scene: Scene, number: BrokerId) -> None:
-    if await scene.faults.until_it_may(number):
-        scene.faults.go_dark(number)
+    if await scene.power.until_it_may(number):
+        scene.power.go_dark(number)
         await scene.pause(2.0)
         await scene.start(number)
 
@@ -106,7 +106,7 @@ async def _end_all_replicas(scene: Scene) -> None:
     replicas = scene.cluster.assigned(index)
     whole = await scene.until(lambda: bool(replicas) and scene.cluster.stored_isr(index) == replicas, _CATCH_UP_S)
     dark = scene.chance.choice(replicas) if replicas else 0
-    if not whole or not await scene.faults.until_it_may(dark):
+    if not whole or not await scene.power.until_it_may(dark):
         return
     killed = [number for number in replicas if number != dark]
     scene.chance.shuffle(killed)
@@ -114,9 +114,9 @@ async def _end_all_replicas(scene: Scene) -> None:
         scene.cluster[number].kill()
         await scene.pause(0.2)
     await scene.pause(2.0)
-    has_lost = scene.faults.may_lose_power(dark)
+    has_lost = scene.power.may_lose_power(dark)
     if has_lost:
-        scene.faults.go_dark(dark)
+        scene.power.go_dark(dark)
         if await scene.until(lambda: scene.cluster.stored_state(index).leader == NO_LEADER, _SESSIONS_S):
             scene.note("nobody leads", f"b{dark}")
     await scene.pause(1.0)
@@ -135,7 +135,7 @@ async def _lose_power_as_a_leader_takes_over(scene: Scene) -> None:
     is_whole = await scene.until(lambda: scene.cluster.stored_isr(index) == replicas, _CATCH_UP_S)
     dead = scene.cluster.leader(index)
     others = [number for number in replicas if number != dead]
-    if not is_whole or not dead or not all(map(scene.faults.may_lose_power, others)):
+    if not is_whole or not dead or not all(map(scene.power.may_lose_power, others)):
         return
     disks = [scene.cluster[number].host.disk for number in others]
     usual_ms = [disk.work.delay_ms for disk in disks]
@@ -145,7 +145,7 @@ async def _lose_power_as_a_leader_takes_over(scene: Scene) -> None:
     scene.cluster[dead].kill()
     is_led = await scene.until(lambda: scene.cluster.stored_state(index).leader in others, _SESSIONS_S)
     for number in others if is_led else ():
-        scene.faults.go_dark(number)
+        scene.power.go_dark(number)
     for disk, delay_ms in zip(disks, usual_ms, strict=True):
         disk.work.delay_ms = delay_ms
     for number in others:

@@ -151,16 +151,16 @@ async def _between_registrations(scene: Scene) -> None:
     try:
         await scene.until(lambda: follower not in cluster.stored_isr(index), _PATIENCE_S)
         await scene.pause(2.0)
-        if not cluster.is_running(follower) or not await scene.faults.until_it_may(follower):
+        if not cluster.is_running(follower) or not await scene.power.until_it_may(follower):
             return
         way.is_barred = True
         cluster[follower].expire_session()
         await scene.until(lambda: not _knows(scene, leader, follower), _PATIENCE_S)
         network.heal(*link, reset=True)
         await scene.pause(3.0, 0.5)
-        if not await scene.faults.until_it_may(follower):
+        if not await scene.power.until_it_may(follower):
             return
-        scene.faults.go_dark(follower)
+        scene.power.go_dark(follower)
         network.cut(*link)
         way.is_barred = False
         await asyncio.gather(scene.start(follower), _all_but(scene, follower, link))

@@ -26,8 +26,8 @@ class Scene(NamedTuple):
     partitions: Sequence[int]
     """Of the topic that matters."""
     chance: random.Random
-    faults: PowerLosses
-    """Single faults, within the budget for power losses."""
+    power: PowerLosses
+    """Power losses within their budget."""
     clients: Mapping[str, Program]
 
     async def pause(self, most_s: float, least_s: float = 0.0) -> None:

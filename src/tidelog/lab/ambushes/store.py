@@ -106,7 +106,7 @@ def _restart(scene: Scene, number: int) -> asyncio.Future[None]:
         await scene.cluster[number].start_if_down(lambda: scene.pause(1))
 
     scene.cluster[number].kill()
-    return asyncio.ensure_future(start())
+    return asyncio.create_task(start())
 
 
 AMBUSHES = {

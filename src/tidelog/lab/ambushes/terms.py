@@ -45,7 +45,7 @@ async def _lead_in_between(scene: Scene) -> None:
                 await scene.pause(_ANSWER_S, _ANSWER_S / 2)
                 scene.note("led in between", f"b{between}")
                 for number in (first, last):
-                    scene.faults.go_dark(number)
+                    scene.power.go_dark(number)
                 await asyncio.gather(scene.start(first), scene.start(last))
                 await scene.until(lambda: cluster.leader(index), _PATIENCE_S)
                 _thaw(scene, writers)
