@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tidelog.broker.topic_config import write_rules
+from tidelog.broker.write_rules import WriteRules
 from tidelog.config.topic import TopicConfig, default_topic
 from tidelog.log.log import Log
 from tidelog.log.producers import Producers
@@ -63,6 +65,11 @@ def idempotent(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: in
 def marker(producer_id: int, *, abort: bool, epoch: int = 0, coordinator_epoch: int = 0) -> bytes:
     kind = ControlType.ABORT if abort else ControlType.COMMIT
     return bytes(build_marker(EndTxnMarker(kind, coordinator_epoch), producer_id, epoch, 1_700_000_000_000))
+
+
+def plain_rules(**changes: object) -> WriteRules:
+    """What a topic without settings demands of a batch, but for these changes."""
+    return replace(write_rules(default_topic()), **changes)  # type: ignore[arg-type]
 
 
 def new_producers(max_ids: int = SMALL.producer_ids_max) -> Producers:

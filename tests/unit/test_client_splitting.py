@@ -9,6 +9,7 @@ import pytest
 
 from tests.kits.clientkit import P0, P1, sabotage, simulate, written
 from tests.kits.fake_broker import CLOSE_AFTER, FakeCluster
+from tests.kits.logkit import plain_rules
 from tests.unit.test_client_produce import refusal
 from tidelog.broker.write_rules import WriteRules, check
 from tidelog.client.batching import Batcher, BatchingSettings
@@ -183,8 +184,8 @@ def words_of(rules: WriteRules) -> str:
 @pytest.mark.parametrize(
     ("words", "told", "is_noted"),
     [
-        (words_of(WriteRules()), r"; .* see tidelog.batch.max.uncompressed.bytes and tidelog.batch.max.exp", False),
-        (words_of(WriteRules(max_message_bytes=100)), r", and max.message.bytes of topic orders is less; ", True),
+        (words_of(plain_rules()), r"; .* see tidelog.batch.max.uncompressed.bytes and tidelog.batch.max.exp", False),
+        (words_of(plain_rules(max_message_bytes=100)), r", and max.message.bytes of topic orders is less; ", True),
         (None, r"; max.message.bytes of topic orders is less than that, or than what the broker makes of it\)", False),
     ],
 )

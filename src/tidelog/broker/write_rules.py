@@ -61,20 +61,20 @@ class HeavyBatchError(TidelogError):
 class WriteRules:
     """The settings of a topic that a produce has to obey."""
 
-    min_insync_replicas: int = 1
-    needs_keys: bool = False
-    append_time: bool = False
-    codec: Codec | None = None
+    min_insync_replicas: int
+    needs_keys: bool
+    append_time: bool
+    codec: Codec | None
     """None keeps what the producer chose."""
-    compression_level: int | None = None
-    timestamp_before_max_ms: int = UNBOUNDED_MS
-    timestamp_after_max_ms: int = UNBOUNDED_MS
+    compression_level: int | None
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
 
-    may_delete_records: bool = True
+    may_delete_records: bool
     """DeleteRecords is for topics whose cleanup.policy has delete in it."""
-    max_message_bytes: int = 1_048_588
-    max_uncompressed_bytes: int = 64 * 1024 * 1024
-    max_expansion_ratio: int = 1000
+    max_message_bytes: int
+    max_uncompressed_bytes: int
+    max_expansion_ratio: int
     is_plain: bool = field(init=False)
     """Asks nothing of a record but that it can be read."""
 
