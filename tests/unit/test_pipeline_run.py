@@ -239,8 +239,10 @@ def test_a_second_run_is_refused_and_says_who_runs(tmp_path: Path, monkeypatch: 
     holder.wait()
     for pipe in (holder.stdin, holder.stdout):
         pipe.close()
+    away = CliRunner().invoke(main, ["pipeline", "run"])
+    assert "no broker answers at 127.0.0.1:1" in away.stderr
     for _ in range(2):
-        after = CliRunner().invoke(main, ["pipeline", "run"])
+        after = CliRunner().invoke(main, ["pipeline", "dry-run"])
         assert "here Spark would start" in after.stderr, "a run that was killed, or failed, holds no lock"
 
 

@@ -238,11 +238,11 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
         console = Console()
         if not console.is_terminal:
             console.width = WIDTH_WITHOUT_TERMINAL
-        if not dry:
-            _meet_brokers(project)
         with contextlib.ExitStack() as stack:
             with console.status(f"locking pipeline {project.name}"):
                 held = [stack.enter_context(locked(path, project.name)) for path in project.locks]
+            if not dry:
+                _meet_brokers(project)
             with console.status(f"starting Spark on {master}; its log is {project.spark_log}"):
                 session = stack.enter_context(spark_connect(project, master, held))
             if dry:
