@@ -85,17 +85,17 @@ class Coordinator:
 
     def delete_topics(self, *topics: str) -> None:
         """Every group has forgotten them then, or is about to."""
-        self.groups.topics_deleted(dict.fromkeys(topics, ZERO_UUID))
+        self.groups.forgetting.topics_deleted(dict.fromkeys(topics, ZERO_UUID))
         looked_at = 1
         while looked_at:
-            effects, looked_at = self.groups.forget_deleted(1, self.now_ms)
+            effects, looked_at = self.groups.forgetting.forget_deleted(1, self.now_ms)
             self.carry_out(effects)
 
     def expire_offsets(self, most: int = 1) -> None:
         """A check of all groups, some at a time."""
-        self.groups.begin_expiry()
-        while self.groups.has_expiry:
-            effects, _ = self.groups.expire_offsets(most, self.now_ms)
+        self.groups.forgetting.begin_expiry()
+        while self.groups.forgetting.has_expiry:
+            effects, _ = self.groups.forgetting.expire_offsets(most, self.now_ms)
             self.carry_out(effects)
 
     def delete_offsets(self, request: OffsetDeleteRequest, ticket: Any) -> None:

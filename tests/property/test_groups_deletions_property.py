@@ -41,7 +41,7 @@ class Deletions(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(["orders", "refunds"]))
     def delete(self, topic: str) -> None:
-        self.c.groups.topics_deleted({topic: self.c.topic_ids[topic]})
+        self.c.groups.forgetting.topics_deleted({topic: self.c.topic_ids[topic]})
         self.c.topic_ids[topic] = self._next_id()
         for values in [self.truth, *(values for _, values in self.under_way)]:
             for partition in [known for known in values if known[0] == topic]:
@@ -54,12 +54,12 @@ class Deletions(RuleBasedStateMachine):
             number = data.draw(st.integers(1, int.from_bytes(self.c.topic_ids[topic], "big")))
             late = number.to_bytes(16, "big")
             if late != self.c.topic_ids[topic]:
-                self.c.groups.topics_deleted({topic: late})
+                self.c.groups.forgetting.topics_deleted({topic: late})
 
     @rule(most=st.integers(1, 4), ms=st.sampled_from([0, 1_000]))
     def forget(self, most: int, ms: int) -> None:
         self.c.now_ms += ms
-        effects, _ = self.c.groups.forget_deleted(most, self.c.now_ms)
+        effects, _ = self.c.groups.forgetting.forget_deleted(most, self.c.now_ms)
         self.c.carry_out(effects)
 
     @precondition(lambda self: self.c.waiting_writes())
@@ -89,7 +89,7 @@ class Deletions(RuleBasedStateMachine):
         while self.c.waiting_writes():
             self.succeed()
         self.c.hold = False
-        while self.c.groups.has_deleted_topics:
+        while self.c.groups.forgetting.has_deleted_topics:
             self.forget(10, 100)
         assert not self.c.groups.commits_of(GROUP).has_void
         self.c.fail_over()

@@ -23,6 +23,7 @@ from tidelog.errors import ErrorCode
 from tidelog.groups import Groups
 from tidelog.groups.commits import Commits
 from tidelog.groups.effects import Turn
+from tidelog.groups.forgetting import Forgetting
 from tidelog.groups.group import Group
 from tidelog.lab.broker import eventually
 from tidelog.replication.leader import Leader
@@ -120,14 +121,14 @@ def test_a_log_that_refuses_tombstones_is_not_asked_without_a_rest(count: int, m
         value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=coordinator.now_ms())
         for partition in range(count):
             group.commits.put("t", partition, value)
-        tries, bury = 0, Groups._bury_offsets
+        tries, bury = 0, Forgetting._bury_offsets
 
-        def counted(groups: Groups, turn: Turn, group: Group) -> int:
+        def counted(forgetting: Forgetting, turn: Turn, group: Group) -> int:
             nonlocal tries
             tries += 1
-            return bury(groups, turn, group)
+            return bury(forgetting, turn, group)
 
-        monkeypatch.setattr(Groups, "_bury_offsets", counted)
+        monkeypatch.setattr(Forgetting, "_bury_offsets", counted)
         with monkeypatch.context() as patched:
             patched.setattr(Leader, "has_enough_replicas", lambda leader: False)
             coordinator.topics_deleted(dict.fromkeys(["t"], ZERO_UUID))

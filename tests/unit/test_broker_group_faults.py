@@ -9,7 +9,7 @@ import pytest
 from tests.kits.brokerkit import Kit, run
 from tests.kits.memberkit import COMMIT, MemberKit, commit_request, ready
 from tidelog.broker.group.shard import GroupShard
-from tidelog.groups import Groups
+from tidelog.groups.forgetting import Forgetting
 from tidelog.groups.group import Group
 from tidelog.lab.broker import eventually
 
@@ -39,22 +39,22 @@ def test_offsets_expire_though_a_check_has_failed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_offsets_of_a_deleted_topic_are_forgotten_though_one_group_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget = Groups._forget_deleted_of
+    forget = Forgetting._forget_deleted_of
 
-    def failing(groups: Groups, group: Group) -> int:
+    def failing(forgetting: Forgetting, group: Group) -> int:
         if group.id == "bad":
             raise ValueError("a reason that was not foreseen")
-        return forget(groups, group)
+        return forget(forgetting, group)
 
     async def story(kit: Kit) -> None:
         await kit.create_topic("t", 1)
         await ready(kit)
         for name in ("bad", "good"):
             await kit.call(commit_request(name, {("t", 0): 5}), COMMIT)
-        monkeypatch.setattr(Groups, "_forget_deleted_of", failing)
+        monkeypatch.setattr(Forgetting, "_forget_deleted_of", failing)
         await kit.delete_topic("t")
         groups = kit.broker.groups.shards[0].groups
         await eventually(lambda: not groups.commits_of("good"))
-        await eventually(lambda: not groups.has_deleted_topics)
+        await eventually(lambda: not groups.forgetting.has_deleted_topics)
 
     run(story, **ONE)

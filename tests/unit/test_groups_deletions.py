@@ -17,7 +17,7 @@ ORDERS, REFUNDS = ("orders", 0), ("refunds", 0)
 
 
 def look_at_some(c: Coordinator, most: int) -> int:
-    effects, looked_at = c.groups.forget_deleted(most, c.now_ms)
+    effects, looked_at = c.groups.forgetting.forget_deleted(most, c.now_ms)
     c.carry_out(effects)
     return looked_at
 
@@ -39,22 +39,22 @@ def values(c: Coordinator, group_id: int) -> dict[tuple[str, int], int]:
 
 def test_some_groups_are_looked_at_at_a_time() -> None:
     c = coordinator()
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
-    assert c.groups.has_deleted_topics
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    assert c.groups.forgetting.has_deleted_topics
     assert look_at_some(c, 6) == 6
     assert [values(c, number) for number in range(3)] == [{REFUNDS: 8}] * 2 + [{ORDERS: 7, REFUNDS: 8}]
     assert look_at_some(c, 1000) == 24
-    assert not c.groups.has_deleted_topics
+    assert not c.groups.forgetting.has_deleted_topics
     assert [values(c, number) for number in range(10)] == [{REFUNDS: 8}] * 10
 
 
 def test_what_is_committed_for_a_topic_of_the_same_name_stays() -> None:
     c = coordinator()
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     c.commit({ORDERS: 1}, group_id="9")
     c.commit({("orders", 1): 2}, group_id="8", large=True)
     c.commit({ORDERS: 3}, group_id="new")
-    while c.groups.has_deleted_topics:
+    while c.groups.forgetting.has_deleted_topics:
         look_at_some(c, 3)
     assert values(c, 9) == {ORDERS: 1, REFUNDS: 8}
     assert values(c, 8) == {("orders", 1): 2, REFUNDS: 8}
@@ -67,7 +67,7 @@ def test_what_is_committed_for_a_topic_of_the_same_name_stays() -> None:
 
 def test_readers_of_a_topic_of_the_same_name_find_nothing() -> None:
     c = coordinator()
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     c.offsets("9")
     assert values(c, 9) == {REFUNDS: 8}
     assert values(c, 8) == {ORDERS: 7, REFUNDS: 8}
@@ -78,7 +78,7 @@ def test_readers_find_nothing_while_the_log_cannot_take_tombstones(is_looked_at:
     c = Coordinator()
     c.commit({ORDERS: 7, REFUNDS: 8})
     c.hold = True
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     if is_looked_at:
         look_at_some(c, 10)
     fetched = c.fetch({"orders": [0], "refunds": [0]})
@@ -92,18 +92,18 @@ def test_tombstones_that_were_refused_are_written_later(error: ErrorCode) -> Non
     c = Coordinator()
     c.commit({ORDERS: 7, REFUNDS: 8})
     c.hold = True
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     for _ in range(2):
         look_at_some(c, 10)
         c.settle(ErrorCode.REQUEST_TIMED_OUT)
         c.settle(error)
-        assert c.groups.has_deleted_topics
+        assert c.groups.forgetting.has_deleted_topics
         assert look_at_some(c, 10) == 0, "after a rest"
         assert not c.waiting_writes()
         c.now_ms += 1_000
     look_at_some(c, 10)
     c.settle()
-    assert not c.groups.has_deleted_topics
+    assert not c.groups.forgetting.has_deleted_topics
     c.hold = False
     c.fail_over()
     assert c.offsets() == {REFUNDS: 8}
@@ -112,10 +112,10 @@ def test_tombstones_that_were_refused_are_written_later(error: ErrorCode) -> Non
 def test_many_offsets_are_forgotten_some_at_a_time() -> None:
     c = Coordinator()
     c.commit({("orders", partition): 7 for partition in range(1_200)}, large=True)
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     sizes = []
     c.offsets()
-    while c.groups.has_deleted_topics:
+    while c.groups.forgetting.has_deleted_topics:
         before = len(c.log)
         look_at_some(c, 1)
         sizes += [len(entry.write.records) for entry in c.log[before:]]
@@ -128,14 +128,14 @@ def test_a_commit_that_fails_does_not_save_the_old_offset() -> None:
     """A tombstone is not needed behind a newer commit. If that fails, it is."""
     c = Coordinator()
     c.commit({ORDERS: 7})
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     c.hold = True
     c.commit({ORDERS: 1})
     look_at_some(c, 10)
     assert len(c.waiting_writes()) == 1
     c.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
     c.hold = False
-    while c.groups.has_deleted_topics:
+    while c.groups.forgetting.has_deleted_topics:
         look_at_some(c, 10)
         c.now_ms += 100
     c.fail_over()
@@ -145,7 +145,7 @@ def test_a_commit_that_fails_does_not_save_the_old_offset() -> None:
 def test_a_commit_under_way_is_forgotten_too() -> None:
     c = Coordinator(hold=True)
     c.commit({ORDERS: 7})
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 10)
     for entry in c.waiting_writes():
         c.settle(ErrorCode.NONE, entry)
@@ -154,14 +154,14 @@ def test_a_commit_under_way_is_forgotten_too() -> None:
 
 def test_topics_that_are_deleted_meanwhile() -> None:
     c = coordinator()
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 10)
     c.commit({ORDERS: 1}, group_id="0")
-    c.groups.topics_deleted(dict.fromkeys(["refunds"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["refunds"], ZERO_UUID))
     look_at_some(c, 4)
-    c.groups.topics_deleted(dict.fromkeys(["others"], ZERO_UUID))
-    c.groups.topics_deleted(dict.fromkeys(["more"], ZERO_UUID))
-    while c.groups.has_deleted_topics:
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["others"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["more"], ZERO_UUID))
+    while c.groups.forgetting.has_deleted_topics:
         look_at_some(c, 3)
     assert values(c, 0) == {ORDERS: 1}, "it was committed after the deletion of the first orders"
     assert [values(c, number) for number in range(1, 10)] == [{}] * 9
@@ -169,12 +169,12 @@ def test_topics_that_are_deleted_meanwhile() -> None:
 
 def test_groups_that_come_and_go_meanwhile() -> None:
     c = coordinator()
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 2)
     c.delete_group("9")
     c.delete_group("8")
     c.commit({ORDERS: 1}, group_id="8")
-    while c.groups.has_deleted_topics:
+    while c.groups.forgetting.has_deleted_topics:
         look_at_some(c, 3)
     assert c.groups.commits_of("9") is None
     assert values(c, 8) == {ORDERS: 1}
@@ -182,18 +182,18 @@ def test_groups_that_come_and_go_meanwhile() -> None:
 
 def test_nothing_is_left_to_do_when_the_groups_move_away() -> None:
     c = coordinator()
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     look_at_some(c, 2)
     c.carry_out(c.groups.unload(c.now_ms))
-    assert not c.groups.has_deleted_topics
+    assert not c.groups.forgetting.has_deleted_topics
     assert look_at_some(c, 2) == 0
 
 
 def test_without_groups_there_is_nothing_to_do() -> None:
     c = Coordinator()
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     assert look_at_some(c, 10) == 0
-    assert not c.groups.has_deleted_topics
+    assert not c.groups.forgetting.has_deleted_topics
 
 
 def test_offsets_of_the_next_topic_of_the_name_stay() -> None:
@@ -202,13 +202,13 @@ def test_offsets_of_the_next_topic_of_the_name_stay() -> None:
     c.commit({ORDERS: 7, ("orders", 1): 7})
     c.topic_ids["orders"] = b"2" * 16
     c.commit({ORDERS: 1})
-    c.groups.topics_deleted({"orders": b"1" * 16})
-    while c.groups.has_deleted_topics:
+    c.groups.forgetting.topics_deleted({"orders": b"1" * 16})
+    while c.groups.forgetting.has_deleted_topics:
         look_at_some(c, 10)
     assert c.offsets() == {ORDERS: 1}
     c.fail_over()
     assert c.offsets() == {ORDERS: 1}
-    c.groups.topics_deleted({"orders": b"2" * 16})
+    c.groups.forgetting.topics_deleted({"orders": b"2" * 16})
     assert c.offsets() == {}
 
 
@@ -219,7 +219,7 @@ def test_topics_and_offsets_count_too() -> None:
         group = c.groups._create(group_id, c.now_ms)
         for number in range(200):
             group.commits.put(f"topic-{number}", 0, value)
-    c.groups.topics_deleted(dict.fromkeys([f"topic-{number}" for number in range(150, 350)], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys([f"topic-{number}" for number in range(150, 350)], ZERO_UUID))
     assert look_at_some(c, 10) == 1 + (200 + 50) // 20
     assert look_at_some(c, 10) == 1 + 50
     assert look_at_some(c, 10) == 1 + (200 + 50) // 20
@@ -241,7 +241,7 @@ def test_a_fault_with_one_group_keeps_none_of_the_others_from_forgetting(
         return work(self, given)
 
     monkeypatch.setattr(Commits, step, fails_once)
-    c.groups.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
+    c.groups.forgetting.topics_deleted(dict.fromkeys(["orders"], ZERO_UUID))
     faults = 0
     for _ in range(10):
         try:
@@ -250,7 +250,7 @@ def test_a_fault_with_one_group_keeps_none_of_the_others_from_forgetting(
             faults += 1
         c.now_ms += 1_500
     assert faults == 1
-    assert not c.groups.has_deleted_topics
+    assert not c.groups.forgetting.has_deleted_topics
     c.fail_over()
     assert [c.offsets(str(number)) for number in range(3)] == [{REFUNDS: 8}] * 3
 

@@ -245,10 +245,10 @@ def test_very_many_groups_end_some_at_a_time() -> None:
     for number in range(300):
         c.commit({ORDERS: 7}, group_id=f"group-{number}")
     c.now_ms += RETENTION_MS
-    c.groups.begin_expiry()
+    c.groups.forgetting.begin_expiry()
     written = []
-    while c.groups.has_expiry:
-        effects, looked_at = c.groups.expire_offsets(40, c.now_ms)
+    while c.groups.forgetting.has_expiry:
+        effects, looked_at = c.groups.forgetting.expire_offsets(40, c.now_ms)
         assert looked_at <= 50
         written.append(sum(len(effect.records) for effect in effects if isinstance(effect, Write)))
         c.carry_out(effects)
@@ -277,8 +277,8 @@ def test_what_is_committed_while_a_check_goes_on_is_kept() -> None:
     c = Coordinator()
     c.commit({("orders", partition): 7 for partition in range(600)})
     c.now_ms += RETENTION_MS
-    c.groups.begin_expiry()
-    c.carry_out(c.groups.expire_offsets(30, c.now_ms)[0])
+    c.groups.forgetting.begin_expiry()
+    c.carry_out(c.groups.forgetting.expire_offsets(30, c.now_ms)[0])
     assert len(c.offsets()) == 600, "nothing is written yet"
     c.commit({ORDERS: 8})
     c.expire_offsets()
@@ -289,21 +289,21 @@ def test_a_check_ends_when_the_groups_are_unloaded() -> None:
     c = Coordinator()
     c.commit({ORDERS: 7})
     c.now_ms += RETENTION_MS
-    c.groups.begin_expiry()
-    assert c.groups.has_expiry
+    c.groups.forgetting.begin_expiry()
+    assert c.groups.forgetting.has_expiry
     c.groups.unload(c.now_ms)
-    assert not c.groups.has_expiry
+    assert not c.groups.forgetting.has_expiry
 
 
 def test_a_group_that_gets_members_while_a_check_goes_on_keeps_what_they_may_read() -> None:
     c = Coordinator()
     c.commit({("orders", partition): 7 for partition in range(600)})
     c.now_ms += RETENTION_MS
-    c.groups.begin_expiry()
-    c.carry_out(c.groups.expire_offsets(1, c.now_ms)[0])
+    c.groups.forgetting.begin_expiry()
+    c.carry_out(c.groups.forgetting.expire_offsets(1, c.now_ms)[0])
     c.stable()
-    while c.groups.has_expiry:
-        c.carry_out(c.groups.expire_offsets(1, c.now_ms)[0])
+    while c.groups.forgetting.has_expiry:
+        c.carry_out(c.groups.forgetting.expire_offsets(1, c.now_ms)[0])
     assert len(c.offsets()) == 600
 
 
@@ -322,11 +322,11 @@ def test_a_fault_with_one_group_keeps_none_of_the_others_from_expiring(monkeypat
 
     monkeypatch.setattr(Commits, "is_in_flight", fails_once)
     c.now_ms += RETENTION_MS
-    c.groups.begin_expiry()
+    c.groups.forgetting.begin_expiry()
     faults = 0
-    while c.groups.has_expiry:
+    while c.groups.forgetting.has_expiry:
         try:
-            effects, _ = c.groups.expire_offsets(1_000, c.now_ms)
+            effects, _ = c.groups.forgetting.expire_offsets(1_000, c.now_ms)
         except ValueError:
             faults += 1
         else:

@@ -12,10 +12,10 @@ carried out in their order:
   but not committed in time) is not the end: call `done` again when it is known what became of them.
 
 The life of a `Groups`: `replay(records)` until the end of the log, `loaded(now_ms)`, then requests and, whenever
-`deadline_ms()` has come, `expire(now_ms)`; every offsets.retention.check.interval.ms `begin_expiry()`, and then
-`expire_offsets(most, now_ms)` while it `has_expiry`; after `topics_deleted(topics)` `forget_deleted(most, now_ms)`
-while it `has_deleted_topics`; at last `unload(now_ms)`. Before and after that the broker answers for itself, with
-`refuse(request, error, version)`.
+`deadline_ms()` has come, `expire(now_ms)`. What is called on its `forgetting`: every
+offsets.retention.check.interval.ms `begin_expiry()`, and then `expire_offsets(most, now_ms)` while it `has_expiry`;
+after `topics_deleted(topics)` `forget_deleted(most, now_ms)` while it `has_deleted_topics`. At last `unload(now_ms)`.
+Before and after that the broker answers for itself, with `refuse(request, error, version)`.
 
 | request | method | answer |
 |---|---|---|
@@ -32,8 +32,9 @@ while it `has_deleted_topics`; at last `unload(now_ms)`. Before and after that t
 | DeleteGroups 0-2 | `delete_group`, for each group | a result |
 
 The modules, in the order to read them: `states`, `member`, `group`, `rebalance`, `joining`, `returning`, `syncing`,
-`leaving`; `subscriptions`; `commits`, `offsets`, `large_commits`, `retention`, `deletions`; `usage` and `lengths`, for
-what clients can make groups keep; `records`; `timers`, `effects`, `story`; `groups`; and for clients `assignors`.
+`leaving`; `subscriptions`; `commits`, `offsets`, `large_commits`, `retention`, `deletions`, `forgetting`; `usage` and
+`lengths`, for what clients can make groups keep; `records`; `timers`, `effects`, `story`; `groups`; and for clients
+`assignors`.
 """
 
 from tidelog.groups.answers import fetch_error, fetch_response, fetched_groups, refuse

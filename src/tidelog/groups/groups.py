@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import starmap
 
 from tidelog.errors import ErrorCode
@@ -11,8 +11,8 @@ from tidelog.groups import offsets, retention
 from tidelog.groups.answers import commit_error, join_error, sync_error
 from tidelog.groups.commits import Commit, Commits
 from tidelog.groups.config import GroupConfig
-from tidelog.groups.deletions import DeletedTopics
 from tidelog.groups.effects import Answer, Effect, Record, Ticket, Turn
+from tidelog.groups.forgetting import Forgetting
 from tidelog.groups.group import Group
 from tidelog.groups.joining import join
 from tidelog.groups.large_commits import LargeCommit
@@ -38,7 +38,6 @@ from tidelog.groups.records import (
     read_good_records,
     read_record,
 )
-from tidelog.groups.retention import Expiry
 from tidelog.groups.states import GroupState
 from tidelog.groups.subscriptions import Subscriptions
 from tidelog.groups.syncing import heartbeat, sync
@@ -63,10 +62,6 @@ from tidelog.wire.messages.groups import (
     SyncGroupRequest,
 )
 
-_TOPICS_OF_ELEMENT = 20
-"""To look whether a group has committed to some topics takes little time."""
-_MOST_BURIED = 500
-"""Offsets of deleted topics that one write forgets, at most."""
 _MOST_DUE = 500
 """Timers that are served in one call: that the session of a member is over takes some microseconds."""
 
@@ -85,11 +80,7 @@ class Groups:
         """What these groups keep, and those of the broker's other partitions."""
         self._groups: dict[str, Group] = {}
         self._timers = Timers()
-        self._deleted = DeletedTopics()
-        self._expiry: Expiry | None = None
-        self._fault: Exception | None = None
-        """What one group led to while many were looked at."""
-        """The check for old offsets that is under way."""
+        self.forgetting = Forgetting(self._groups, self._turn, self._end)
 
     # Membership
 
@@ -168,7 +159,7 @@ class Groups:
             turn.answer(ticket, commit_error(request, group))
         else:
             used = group
-            self._catch_up(used)
+            self.forgetting.catch_up(used)
             offsets.commit(turn, used, request, ticket, lambda: self._forget_if_never_used(used))
         return turn.effects
 
@@ -180,7 +171,7 @@ class Groups:
             turn.answer(ticket, large.response(group))
         else:
             used = group
-            self._catch_up(used)
+            self.forgetting.catch_up(used)
             large.store(turn, used, ticket, lambda: self._forget_if_never_used(used))
         return turn.effects
 
@@ -203,7 +194,7 @@ class Groups:
         """
         turn = self._turn(now_ms)
         group = self._groups.get(asked.group_id)
-        self._catch_up(group)
+        self.forgetting.catch_up(group)
         offsets.fetch(turn, group, asked, version, ticket, require_stable=require_stable)
         return turn.effects
 
@@ -213,7 +204,7 @@ class Groups:
         """Answers a Snapshot of what the group has committed for these topics, or for all; or an ErrorCode."""
         turn = self._turn(now_ms)
         group = self._groups.get(group_id)
-        self._catch_up(group)
+        self.forgetting.catch_up(group)
         offsets.snapshot(turn, group, topics, ticket, require_stable=require_stable)
         return turn.effects
 
@@ -336,101 +327,6 @@ class Groups:
             dropped += drop_silent(turn, group, since_ms, is_gone)
         return turn.effects, dropped
 
-    def begin_expiry(self) -> None:
-        """Every offsets.retention.check.interval.ms: `expire_offsets` has all groups to look at, or goes on with them
-        if it has not come to the end of the last check."""
-        if self._expiry is None:
-            self._expiry = Expiry(self._groups.values(), self._end)
-
-    @property
-    def has_expiry(self) -> bool:
-        """`expire_offsets` has something to do."""
-        return self._expiry is not None
-
-    def expire_offsets(self, most: int, now_ms: int) -> tuple[list[Effect], int]:
-        """Forgets old offsets, and groups that have nothing left, until about `most` elements were looked at; how many
-        that were."""
-        turn, looked_at = self._turn(now_ms), 0
-        self._tell_fault()
-        while looked_at < most and self._expiry is not None and self._fault is None:
-            try:
-                elements = self._expiry.step(turn)
-            except Exception as fault:
-                self._fault = fault
-            else:
-                looked_at += elements or 0
-                if elements is None:
-                    self._expiry = None
-        return turn.effects, looked_at
-
-    def _tell_fault(self) -> None:
-        """What one group led to at the last call. That call had effects of other groups, which are not to be lost."""
-        fault, self._fault = self._fault, None
-        if fault is not None:
-            raise fault
-
-    def topics_deleted(self, topics: Mapping[str, bytes]) -> None:
-        """What was committed for topics of these names and ids has no meaning any more; `forget_deleted` forgets it."""
-        self._deleted.add(topics)
-
-    @property
-    def has_deleted_topics(self) -> bool:
-        """`forget_deleted` has something to do."""
-        return bool(self._deleted)
-
-    def forget_deleted(self, most: int, now_ms: int) -> tuple[list[Effect], int]:
-        """Look at some groups, until about `most` groups, topics and offsets were looked at; how many that were:
-        none if all that is left is under way."""
-        turn, looked_at = self._turn(now_ms), 0
-        self._tell_fault()
-        while looked_at < most and self._fault is None:
-            try:
-                if (group := self._deleted.next_to_bury(now_ms)) is not None:
-                    looked_at += self._bury_offsets(turn, group)
-                elif (group := self._deleted.next_group(self._groups.values())) is not None:
-                    looked_at += 1
-                    if self.holds(group):
-                        looked_at += self._forget_deleted_of(group)
-                else:
-                    break
-            except Exception as fault:
-                self._fault = fault
-        return turn.effects, looked_at
-
-    def _forget_deleted_of(self, group: Group) -> int:
-        """What it has committed for topics that were deleted is void from now on. How much there was to look at."""
-        seen, topics = group.deletions_seen, self._deleted.take(group)
-        known = len(group.commits.by_topic)
-        try:
-            count = group.commits.topics_deleted(topics) if topics else 0
-        except Exception:
-            group.deletions_seen = seen
-            self._deleted.look_again(group)
-            raise
-        if count:
-            self._deleted.bury(group)
-        return (min(known, len(topics)) + count) // _TOPICS_OF_ELEMENT
-
-    def _bury_offsets(self, turn: Turn, group: Group) -> int:
-        """Tombstones for some of its void offsets, and for more when the log has them; how much there was to do."""
-        if not self.holds(group):
-            return 1
-        self._deleted.look_later(group, turn.now_ms)
-        going: list[Commit] = [(*partition, None) for partition in group.commits.void(_MOST_BURIED)]
-
-        def written(turn: Turn, error: int) -> None:
-            if not error and group.commits.has_void:
-                self._deleted.bury(group)
-
-        if going:
-            offsets.write_commits(turn, group, going, written)
-        return 1 + len(going)
-
-    def _catch_up(self, group: Group | None) -> None:
-        """Before offsets of the group are written or read."""
-        if group is not None and self._deleted:
-            self._forget_deleted_of(group)
-
     # The log
 
     def replay(self, records: Sequence[Record]) -> BadRecords:
@@ -507,8 +403,7 @@ class Groups:
             group.release()
         self._groups.clear()
         self._timers = Timers()
-        self._deleted = DeletedTopics()
-        self._expiry = None
+        self.forgetting = Forgetting(self._groups, self._turn, self._end)
 
     # Groups come and go
 
@@ -525,7 +420,7 @@ class Groups:
 
     def _create(self, group_id: str, now_ms: int) -> Group:
         group = self._groups[group_id] = Group(group_id, now_ms, self.usage)
-        self._deleted.created(group)
+        self.forgetting.created(group)
         return group
 
     def _end(self, turn: Turn, group: Group, going: list[Commit]) -> None:

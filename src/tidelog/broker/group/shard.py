@@ -157,33 +157,33 @@ class GroupShard:
     def begin_expiry(self) -> None:
         """Old offsets, and groups that have nothing left, are to be forgotten."""
         if self.is_active:
-            self.groups.begin_expiry()
+            self.groups.forgetting.begin_expiry()
 
     @property
     def has_expiry(self) -> bool:
         """`expire_offsets` has something to do."""
-        return self.is_active and self.groups.has_expiry
+        return self.is_active and self.groups.forgetting.has_expiry
 
     def expire_offsets(self, most: int) -> int:
         """Forget old offsets, until so many elements were looked at; how many that were."""
-        effects, looked_at = self.groups.expire_offsets(most, self._now_ms())
+        effects, looked_at = self.groups.forgetting.expire_offsets(most, self._now_ms())
         self.perform(effects)
         return looked_at
 
     def topics_deleted(self, topics: Mapping[str, bytes]) -> None:
         if self.is_active:
-            self.groups.topics_deleted(topics)
+            self.groups.forgetting.topics_deleted(topics)
         else:
             self._deleted_while_loading.append(topics)
 
     @property
     def has_deleted_topics(self) -> bool:
         """`forget_deleted` has something to do."""
-        return self.is_active and self.groups.has_deleted_topics
+        return self.is_active and self.groups.forgetting.has_deleted_topics
 
     def forget_deleted(self, most: int) -> int:
         """Forget offsets of deleted topics, until so many elements were looked at; how many that were."""
-        effects, looked_at = self.groups.forget_deleted(most, self._now_ms())
+        effects, looked_at = self.groups.forgetting.forget_deleted(most, self._now_ms())
         self.perform(effects)
         return looked_at
 
@@ -221,7 +221,7 @@ class GroupShard:
         self.is_active, self.has_failed = True, False
         self.perform(self.groups.loaded(self._now_ms()))
         for topics in [*self._deleted_while_loading, *deleted]:
-            self.groups.topics_deleted(topics)
+            self.groups.forgetting.topics_deleted(topics)
         self._deleted_while_loading.clear()
         self._forget_deleted_topics()
         took_ms = self._now_ms() - started_ms
