@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import tidelog
-from tidelog.broker.control.stats import facts_of
+from tidelog.broker.control.stats import ControlFacts, facts_of
 from tidelog.broker.group.gauges import add_group_gauges
 from tidelog.broker.partition_gauges import add_partition_gauges
 from tidelog.controller.image import Image
@@ -67,7 +67,7 @@ def _add_log_gauges(broker: Broker) -> None:
 
 def _add_controller_gauges(broker: Broker) -> None:
     """Zero on all brokers but the controller."""
-    metrics, prefix, stats = broker.metrics, "kafka_controller_kafkacontroller_", broker.controller.stats
+    metrics, stats = broker.metrics, broker.controller.stats
     facts = facts_of(None)
 
     def look() -> None:
@@ -91,6 +91,12 @@ def _add_controller_gauges(broker: Broker) -> None:
         "Partitions that this broker, as controller, gave another leader.",
         lambda: stats.elections,
     )
+    _add_cluster_gauges(broker, lambda: facts)
+
+
+def _add_cluster_gauges(broker: Broker, facts: Callable[[], ControlFacts]) -> None:
+    """What the controller knows of the cluster."""
+    metrics, prefix = broker.metrics, "kafka_controller_kafkacontroller_"
     metrics.gauge(
         prefix + "activecontrollercount",
         "1 on the broker that is controller, 0 on the others.",
@@ -99,12 +105,12 @@ def _add_controller_gauges(broker: Broker) -> None:
     metrics.gauge(
         prefix + "globaltopiccount",
         "Topics of the cluster; 0 on brokers that are not controller.",
-        lambda: facts.global_topic_count,
+        lambda: facts().global_topic_count,
     )
     metrics.gauge(
         prefix + "globalpartitioncount",
         "Partitions of the cluster; 0 on brokers that are not controller.",
-        lambda: facts.global_partition_count,
+        lambda: facts().global_partition_count,
     )
     metrics.series(
         "kafka_topic_partitions",
@@ -115,17 +121,17 @@ def _add_controller_gauges(broker: Broker) -> None:
     metrics.gauge(
         prefix + "offlinepartitionscount",
         "Partitions of the cluster that have no leader; 0 on brokers that are not controller.",
-        lambda: facts.offline_partitions_count,
+        lambda: facts().offline_partitions_count,
     )
     metrics.gauge(
         prefix + "preferredreplicaimbalancecount",
         "Partitions whose leader is not their preferred replica; 0 on brokers that are not controller.",
-        lambda: facts.preferred_replica_imbalance_count,
+        lambda: facts().preferred_replica_imbalance_count,
     )
     metrics.gauge(
         "tidelog_reassigning_partitions",
         "Partitions of the cluster that are being moved; 0 on brokers that are not controller.",
-        lambda: facts.reassigning_partitions,
+        lambda: facts().reassigning_partitions,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tidelog.broker.partition import Partition
 from tidelog.broker.replicas import Replicas
@@ -11,6 +12,7 @@ from tidelog.metrics import Found, Metrics
 
 _AT_ONCE = 250
 _PARTITION = ("topic", "partition")
+_Read: TypeAlias = Callable[[Partition], int]
 
 
 def add_partition_gauges(metrics: Metrics, replicas: Replicas) -> None:
@@ -18,71 +20,10 @@ def add_partition_gauges(metrics: Metrics, replicas: Replicas) -> None:
     metrics.before_reading(walk.count)
     _add_counts(metrics, walk)
     of_each = _OfEach(metrics, replicas)
-    of_each.add("kafka_log_log_size", "Bytes of the segments of a replica here.", lambda one: one.log.size_bytes)
-    of_each.add("kafka_log_log_numlogsegments", "Segments of a replica here.", lambda one: len(one.log.segments))
-    of_each.add("kafka_log_log_logstartoffset", "First offset of a replica here.", lambda one: one.log.log_start_offset)
-    of_each.add("kafka_log_log_logendoffset", "Next offset of a replica here.", lambda one: one.log.log_end_offset)
-    of_each.add(
-        "kafka_cluster_partition_underreplicated",
-        "1 if this broker leads the partition and a replica is not in sync.",
-        _is_under_replicated,
-    )
-    of_each.add(
-        "kafka_cluster_partition_underminisr",
-        "1 if this broker leads the partition and fewer replicas are in sync than min.insync.replicas.",
-        _is_under_min_isr,
-    )
-    of_each.add(
-        "kafka_cluster_partition_atminisr",
-        "1 if this broker leads the partition and just min.insync.replicas are in sync.",
-        _is_at_min_isr,
-    )
-    of_each.add(
-        "kafka_cluster_partition_replicascount",
-        "Replicas that the partition should have if this broker leads it, else 0.",
-        lambda one: 0 if one.leader is None else len(one.replicas),
-    )
-    of_each.add(
-        "kafka_cluster_partition_insyncreplicascount",
-        "Replicas that are in sync if this broker leads the partition, else 0.",
-        lambda one: 0 if one.leader is None else len(one.isr),
-    )
-    of_each.add(
-        "kafka_topic_partition_leader",
-        "Number of the broker that leads the partition, shown by it.",
-        lambda one: one.leader_id,
-        led_only=True,
-    )
-    of_each.add(
-        "kafka_topic_partition_current_offset",
-        "High watermark, shown by the leader of the partition.",
-        lambda one: one.log.high_watermark,
-        led_only=True,
-    )
-    of_each.add(
-        "kafka_topic_partition_oldest_offset",
-        "First offset, shown by the leader of the partition.",
-        lambda one: one.log.log_start_offset,
-        led_only=True,
-    )
-    of_each.add(
-        "kafka_topic_partition_replicas",
-        "Replicas that the partition should have, shown by its leader.",
-        lambda one: len(one.replicas),
-        led_only=True,
-    )
-    of_each.add(
-        "kafka_topic_partition_in_sync_replica",
-        "Replicas that are in sync, shown by the leader of the partition.",
-        lambda one: len(one.isr),
-        led_only=True,
-    )
-    of_each.add(
-        "kafka_topic_partition_under_replicated_partition",
-        "1 if a replica is not in sync, shown by the leader of the partition.",
-        _is_under_replicated,
-        led_only=True,
-    )
+    for name, help_text, read in _OF_EACH:
+        of_each.add(name, help_text, read)
+    for name, help_text, read in _OF_EACH_LED:
+        of_each.add(name, help_text, read, led_only=True)
 
 
 def _is_under_replicated(partition: Partition) -> bool:
@@ -95,6 +36,74 @@ def _is_under_min_isr(partition: Partition) -> bool:
 
 def _is_at_min_isr(partition: Partition) -> bool:
     return partition.leader is not None and len(partition.leader.isr) == partition.leader.needed_replicas
+
+
+_OF_EACH: tuple[tuple[str, str, _Read], ...] = (
+    ("kafka_log_log_size", "Bytes of the segments of a replica here.", lambda one: one.log.size_bytes),
+    ("kafka_log_log_numlogsegments", "Segments of a replica here.", lambda one: len(one.log.segments)),
+    ("kafka_log_log_logstartoffset", "First offset of a replica here.", lambda one: one.log.log_start_offset),
+    ("kafka_log_log_logendoffset", "Next offset of a replica here.", lambda one: one.log.log_end_offset),
+    (
+        "kafka_cluster_partition_underreplicated",
+        "1 if this broker leads the partition and a replica is not in sync.",
+        _is_under_replicated,
+    ),
+    (
+        "kafka_cluster_partition_underminisr",
+        "1 if this broker leads the partition and fewer replicas are in sync than min.insync.replicas.",
+        _is_under_min_isr,
+    ),
+    (
+        "kafka_cluster_partition_atminisr",
+        "1 if this broker leads the partition and just min.insync.replicas are in sync.",
+        _is_at_min_isr,
+    ),
+    (
+        "kafka_cluster_partition_replicascount",
+        "Replicas that the partition should have if this broker leads it, else 0.",
+        lambda one: 0 if one.leader is None else len(one.replicas),
+    ),
+    (
+        "kafka_cluster_partition_insyncreplicascount",
+        "Replicas that are in sync if this broker leads the partition, else 0.",
+        lambda one: 0 if one.leader is None else len(one.isr),
+    ),
+)
+"""By name, with the help and what is read of a replica here."""
+
+_OF_EACH_LED: tuple[tuple[str, str, _Read], ...] = (
+    (
+        "kafka_topic_partition_leader",
+        "Number of the broker that leads the partition, shown by it.",
+        lambda one: one.leader_id,
+    ),
+    (
+        "kafka_topic_partition_current_offset",
+        "High watermark, shown by the leader of the partition.",
+        lambda one: one.log.high_watermark,
+    ),
+    (
+        "kafka_topic_partition_oldest_offset",
+        "First offset, shown by the leader of the partition.",
+        lambda one: one.log.log_start_offset,
+    ),
+    (
+        "kafka_topic_partition_replicas",
+        "Replicas that the partition should have, shown by its leader.",
+        lambda one: len(one.replicas),
+    ),
+    (
+        "kafka_topic_partition_in_sync_replica",
+        "Replicas that are in sync, shown by the leader of the partition.",
+        lambda one: len(one.isr),
+    ),
+    (
+        "kafka_topic_partition_under_replicated_partition",
+        "1 if a replica is not in sync, shown by the leader of the partition.",
+        _is_under_replicated,
+    ),
+)
+"""Of those that lead, by the names of kafka_exporter."""
 
 
 @dataclass(slots=True)
@@ -180,7 +189,7 @@ class _OfEach:
         self._metrics = metrics
         self._replicas = replicas
 
-    def add(self, name: str, help_text: str, read: Callable[[Partition], int], *, led_only: bool = False) -> None:
+    def add(self, name: str, help_text: str, read: _Read, *, led_only: bool = False) -> None:
         def find() -> Iterator[Found]:
             for (topic, index), partition in list(self._replicas.partitions.items()):
                 if partition.log.failed is None and (partition.leader is not None or not led_only):

@@ -83,17 +83,8 @@ def load(disk: Disk, clock: Clock, directory: str, config: TopicConfig, state: O
             first = min(first, segments.index(damaged))
         base_offset = segments[first].base_offset
         producers = producers_at(segments[:first], log_start_offset=log_start_offset, end_offset=base_offset)
-        segments = recover(
-            segments,
-            first,
-            synced_offset,
-            epochs,
-            producers,
-            snapshots,
-            times,
-            write_anew=not clean,
-            on_loss=on_loss,
-        )
+        known = (epochs, producers, snapshots, times)
+        segments = recover(segments, first, synced_offset, *known, write_anew=not clean, on_loss=on_loss)
     elif segments:
         segments[-1].resume()
 
@@ -114,13 +105,17 @@ def load(disk: Disk, clock: Clock, directory: str, config: TopicConfig, state: O
         )
     if not untouched:
         epochs = _with_forgotten(epochs, Segments(segments), log_start_offset, log_end_offset)
-    stale = epochs.truncate_from_end(log_end_offset)
-    stale = epochs.truncate_from_start(log_start_offset) or stale
-    if stale or not untouched:
+    if _cut(epochs, log_start_offset, log_end_offset) or not untouched:
         write_epoch_checkpoint(disk, epochs_path, epochs.entries)
     checked = log_end_offset if clean else min(recovery_point, log_end_offset)
     starts = (log_start_offset, state.log_start_offset)
     return LoadedLog(Segments(segments), epochs, producers, snapshots, *starts, log_end_offset, checked)
+
+
+def _cut(epochs: LeaderEpochCache, log_start_offset: Offset, log_end_offset: Offset) -> bool:
+    """Drop what the log does not hold; whether there was any."""
+    from_end = epochs.truncate_from_end(log_end_offset)
+    return epochs.truncate_from_start(log_start_offset) or from_end
 
 
 def _is_whole(segments: list[Segment], recovery_point: Offset) -> bool:
