@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -289,3 +290,60 @@ def test_what_is_under_way_for_a_deleted_topic_is_void_and_what_comes_for_the_ne
 
 def _value(offset: int, topic_id: bytes) -> OffsetCommitValue:
     return OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1, topic_id=topic_id)
+
+
+def test_a_group_that_stays_at_fault_keeps_no_later_deletion_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    c = coordinator(5)
+    of_faulty, is_broken = c.groups.commits_of("2"), True
+    work = Commits.topics_deleted
+
+    def fails(self: Commits, topics: Any) -> int:
+        if self is of_faulty and is_broken:
+            raise ValueError("it stays")
+        return work(self, topics)
+
+    def go_on() -> int:
+        """The most that a call looked at."""
+        most = 0
+        for _ in range(20):
+            with contextlib.suppress(ValueError):
+                most = look_at_some(c, 1_000)
+            c.now_ms += 1_500
+        return most
+
+    monkeypatch.setattr(Commits, "topics_deleted", fails)
+    c.groups.forgetting.topics_deleted({"orders": ZERO_UUID})
+    go_on()
+    c.groups.forgetting.topics_deleted({"refunds": ZERO_UUID})
+    assert go_on() == 0, "who calls it rests when only the group at fault is left"
+    assert [values(c, number) for number in range(5)] == [{}, {}, {ORDERS: 7, REFUNDS: 8}, {}, {}]
+    for _ in range(10):
+        with pytest.raises(ValueError, match="it stays"):
+            c.offsets("2")
+    deleted = c.groups.forgetting._deleted
+    assert (len(deleted._deletions), len(deleted._left), len(deleted._again)) == (0, 0, 1)
+    is_broken = False
+    go_on()
+    assert values(c, 2) == {}
+    assert not c.groups.forgetting.has_deleted_topics
+
+
+def test_a_write_for_a_deleted_topic_is_void_whatever_was_settled_before_it() -> None:
+    first, second = b"first topic's id", b"second topic'sid"
+    commits = Commits(Usage())
+    new, old = [("orders", 0, _value(9, second))], [("orders", 0, _value(5, first))]
+    numbers = [commits.sent(new), commits.sent(old)]
+    commits.topics_deleted({"orders": {first}})
+    commits.settled(new, numbers[0], True)
+    commits.settled(old, numbers[1], True)
+    assert commits.get("orders", 0) == new[0][2]
+
+
+def test_an_offset_that_is_being_deleted_goes_though_an_earlier_topic_of_its_name_has_gone_meanwhile() -> None:
+    first, second = b"first topic's id", b"second topic'sid"
+    commits = Commits(Usage())
+    commits.put("orders", 0, _value(9, second))
+    number = commits.sent([("orders", 0, None)])
+    commits.topics_deleted({"orders": {first}})
+    commits.settled([("orders", 0, None)], number, True)
+    assert commits.get("orders", 0) is None

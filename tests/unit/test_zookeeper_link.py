@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from types import SimpleNamespace
 
 import pytest
+from kazoo.protocol.connection import ConnectionHandler
 
 from tests.kits.processkit import free_port
-from tidelog.coordination.zookeeper_link import Link, _handshake_s
+from tidelog.coordination.zookeeper_link import Link, _Connection, _handshake_s
 from tidelog.host.clock import SystemClock
 
 SESSION_MS = 60_000
@@ -127,3 +129,25 @@ def test_many_slow_servers_are_not_slower_than_their_answers(servers: int, answe
             waited_s += patience_s
             unanswered[server] += 1
     raise AssertionError("no handshake was long enough")
+
+
+def test_a_server_that_just_started_is_not_waited_for_because_others_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may leave its first handshakes unanswered."""
+    slow, started = ("127.0.0.1", 1), ("127.0.0.1", 2)
+    asked: list[float] = []
+
+    def unanswered(self: object, timeout: float, request: object) -> None:
+        asked.append(timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr(ConnectionHandler, "_invoke", unanswered)
+    connection = object.__new__(_Connection)
+    connection._unanswered, connection._just_started = {slow: 9}, {started}
+    connection.client = SimpleNamespace(_session_timeout=18_000)
+    connection.handler = SimpleNamespace(timeout_exception=TimeoutError)
+    connection._server = started
+    for _ in range(4):
+        with pytest.raises(TimeoutError):
+            connection._shake_hands(6.0, None)  # type: ignore[arg-type]
+    assert asked[:2] == [0.2, 0.3]
+    assert asked[3] > 5.0

@@ -2,7 +2,7 @@
 of a write (S2.7, S3.2, S3.3, S7.2).
 
 `write` does the first two. The readers are told by `Written.tell_readers`, which a request that writes several batches
-calls when all of them are in. Where a flush is due, HW does not move and nobody is told before `Written.flush`.
+calls when all of them are in. Where a flush is due, HW does not move before `Written.flush`, which tells them again.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ def dry_run(spec: Path | None, master: str, bootstrap: str | None) -> None:
 @command.command()
 @spec_option
 @here_option
-@timeout_option("How long the brokers are asked for the lag. Without it 10 s.")
+@timeout_option("How long a broker may take to answer when it is asked for the lag. Without it 10 s.")
 @json_option
 def status(spec: Path | None, bootstrap: str | None, as_json: bool) -> None:
     """Show what the last run did, or the present one does, and how far its streams are behind the topics now."""
@@ -188,24 +189,22 @@ class _TimeIsOverError(BaseException):
         self.after_s = after_s
 
 
-@contextlib.contextmanager
-def _within(timeout_s: float | None) -> Iterator[None]:
-    """Interrupt what takes longer, as Ctrl-C would: Spark is ended in order."""
+class _Alarm:
+    """Interrupts what takes longer than so many seconds, as Ctrl-C would, until it is disarmed."""
 
-    def interrupt(number: int, frame: object) -> None:
-        assert timeout_s is not None
-        raise _TimeIsOverError(timeout_s)
+    def __init__(self, timeout_s: float | None, begun_s: float) -> None:
+        self._timeout_s = timeout_s
+        if timeout_s is not None:
+            signal.signal(signal.SIGALRM, self._interrupt)
+            signal.setitimer(signal.ITIMER_REAL, max(timeout_s - (time.monotonic() - begun_s), 0.001))
 
-    if timeout_s is None:
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    def _interrupt(self, number: int, frame: object) -> None:
+        assert self._timeout_s is not None
+        raise _TimeIsOverError(self._timeout_s)
+
+    def disarm(self) -> None:
+        if self._timeout_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _project(spec: Path | None, bootstrap: str | None) -> Project:
@@ -232,7 +231,8 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
     from tidelog.pipeline.running import run_pipeline
     from tidelog.pipeline.starting import spark_connect
 
-    with _told(), _within(given_timeout_s()):
+    begun_s = time.monotonic()
+    with _told():
         check_needs()
         project = _project(spec, bootstrap)
         console = Console()
@@ -243,8 +243,10 @@ def _run(spec: Path | None, master: str, bootstrap: str | None, *, dry: bool = F
                 held = [stack.enter_context(locked(path, project.name)) for path in project.locks]
             if not dry:
                 _meet_brokers(project)
+            alarm = _Alarm(given_timeout_s(), begun_s)  # the brokers were asked with a time of their own
             with console.status(f"starting Spark on {master}; its log is {project.spark_log}"):
                 session = stack.enter_context(spark_connect(project, master, held))
+            stack.callback(alarm.disarm)  # before Spark is ended, which takes its time
             if dry:
                 run_pipeline(project, session, master, dry=True)
                 return
@@ -283,7 +285,7 @@ def _ends(project: Project, positions: list[FlowCheckpoint]) -> dict[TopicPartit
     wanted = sorted({partition for position in positions for partition in position.offsets})
     if not wanted:
         return {}
-    patience_ms = round((given_timeout_s() or _PATIENCE_S) * 1000)
+    patience_ms = max(round((given_timeout_s() or _PATIENCE_S) * 1000), 1)
     patience = ClientSettings(
         request_timeout_ms=patience_ms,
         default_api_timeout_ms=patience_ms,

@@ -159,6 +159,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         """The connection to it."""
         self._unanswered: dict[tuple[str, int], int] = {}
         """Handshakes with each server, since it answered one or refused a connection."""
+        self._just_started: set[tuple[str, int]] = set()
+        """Servers that refused a connection before they took one."""
 
     def _connect_loop(self, retry: KazooRetry) -> Any:
         """kazoo alone goes on for ever if it is stopped while no host name can be resolved."""
@@ -175,6 +177,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         except ConnectionDropped:
             if not self._is_taken:
                 self._unanswered.pop(self._server, None)
+                self._just_started.add(self._server)
             raise
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -194,12 +197,16 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         longest_s = min(timeout, self.client._session_timeout / 1e3 / _HANDSHAKES_PER_TIMEOUT)
         unanswered = self._unanswered.get(self._server, 0)
         try:
-            patience_s = _handshake_s(unanswered, sum(self._unanswered.values()))
+            by_all = unanswered if self._server in self._just_started else sum(self._unanswered.values())
+            patience_s = _handshake_s(unanswered, by_all)
             found = super()._invoke(min(patience_s, longest_s), request)
         except self.handler.timeout_exception:
             self._unanswered[self._server] = unanswered + 1
+            if unanswered >= len(_FIRST_HANDSHAKES_S):
+                self._just_started.discard(self._server)
             raise
         self._unanswered.clear()
+        self._just_started.clear()
         return found
 
     def _send_ping(self, connect_timeout: float) -> None:

@@ -124,8 +124,10 @@ class Commits:
                 del self._in_flight[topic, partition]
             if applies and number >= flight.applied:
                 flight.applied = number
-                topic_id = ZERO_UUID if value is None else value.topic_id
-                if topic not in self._void or self._replaces_void(topic, topic_id, (partition,), number):
+                if value is None:  # of whichever topic: it is the last of this partition in the log
+                    self.put(topic, partition, None)
+                if not self._is_void(topic, ZERO_UUID if value is None else value.topic_id, number):
+                    self._replace_void(topic, (partition,))
                     self.put(topic, partition, value)
         self._write_over()
 
@@ -141,8 +143,8 @@ class Commits:
         self._large.remove((number, values))
         if applies:
             for topic, partitions in values.items():
-                topic_id = topic_id_of(partitions)
-                if topic not in self._void or self._replaces_void(topic, topic_id, partitions, number):
+                if not self._is_void(topic, topic_id_of(partitions), number):
+                    self._replace_void(topic, partitions)
                     self._put_all(topic, partitions)
         self._write_over()
 
@@ -232,18 +234,22 @@ class Commits:
             self._last_void[topic] = (self._writes, (*ids, topics[topic]))
         return len(under_way)
 
-    def _replaces_void(self, topic: str, topic_id: bytes, partitions: Iterable[int], number: int) -> bool:
-        """Whether this write was sent after the deletion, or is of another topic of this name. Then nothing of before
-        is left of these partitions."""
-        last, deletions = self._last_void.get(topic, (0, ()))
-        if number <= last and any(_is_among(topic_id, ids) for ids in deletions):
+    def _is_void(self, topic: str, topic_id: bytes, number: int) -> bool:
+        """Whether its topic was deleted after this write had been sent."""
+        if topic not in self._last_void:
             return False
-        void = self._void[topic]
+        last, deletions = self._last_void[topic]
+        return number <= last and any(_is_among(topic_id, ids) for ids in deletions)
+
+    def _replace_void(self, topic: str, partitions: Iterable[int]) -> None:
+        """Nothing of before is left of these partitions."""
+        void = self._void.get(topic)
+        if void is None:
+            return
         for partition in partitions:
             void.pop(partition, None)
         if not void:
             del self._void[topic]
-        return True
 
     @property
     def has_void(self) -> bool:

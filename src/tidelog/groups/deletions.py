@@ -27,8 +27,8 @@ Ids: TypeAlias = Mapping[str, Set[bytes]]
 class DeletedTopics:
     """Deletions have numbers. `Group.deletions_seen` is the number of the last one that the group was looked at for.
 
-    Always: a deletion that some group has not been looked at for is among `_deletions`; a group with void offsets is in
-    `_to_bury` or in `_under_way`.
+    Always: a deletion that some group has not been looked at for is among `_deletions`, or its topics are in `_again`.
+    A group with void offsets is in `_to_bury` or in `_under_way`.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,8 @@ class DeletedTopics:
         self._left: list[Group] = []
         """Groups that are still to be looked at, for all deletions up to `_looked_for`."""
         self._looked_for = 0
+        self._again: dict[Group, Ids] = {}
+        """Groups that could not be looked at, and what they have yet to forget."""
         self._to_bury: dict[Group, None] = {}
         """Groups whose void offsets want tombstones."""
         self._under_way: dict[Group, None] = {}
@@ -49,7 +51,7 @@ class DeletedTopics:
 
     def __bool__(self) -> bool:
         """Whether something is left to do."""
-        return bool(self._deletions or self._left or self._to_bury) or self._is_under_way()
+        return bool(self._deletions or self._again or self._to_bury) or self._is_under_way()
 
     def add(self, topics: Mapping[str, bytes]) -> None:
         self._last += 1
@@ -66,11 +68,19 @@ class DeletedTopics:
         topics = self._since.get(seen)
         if topics is None:
             topics = self._since[seen] = _merged(topics for number, topics in self._deletions if number > seen)
-        return topics
+        again = self._again.pop(group, None)
+        return (
+            topics
+            if again is None
+            else {name: topics.get(name, set()) | again.get(name, set()) for name in {*topics, *again}}
+        )
 
-    def look_again(self, group: Group) -> None:
-        """A fault kept it from being looked at. The others come first."""
-        self._left.insert(0, group)
+    def look_again(self, group: Group, topics: Ids) -> None:
+        """A fault kept it from forgetting these. It comes after all others."""
+        self._again[group] = topics
+
+    def has_gone(self, group: Group) -> None:
+        self._again.pop(group, None)
 
     def bury(self, group: Group) -> None:
         """It has void offsets, and none of its tombstones is on its way."""
@@ -106,7 +116,9 @@ class DeletedTopics:
             if self._deletions:
                 self._left, self._looked_for = list(groups), self._last
                 self._left.reverse()
-        return self._left.pop() if self._left else None
+        if self._left:
+            return self._left.pop()
+        return next(iter(self._again), None)
 
 
 def _merged(deletions: Iterable[Mapping[str, bytes]]) -> Ids:

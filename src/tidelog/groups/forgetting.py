@@ -17,6 +17,30 @@ _MOST_BURIED = 500
 """Offsets of deleted topics that one write forgets, at most."""
 
 
+class _Fault:
+    """What one group led to while many were looked at. It is raised at the next call: the present one has effects of
+    other groups, which are not to be lost."""
+
+    def __init__(self) -> None:
+        self._found: Exception | None = None
+
+    def __bool__(self) -> bool:
+        return self._found is not None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> bool:
+        if isinstance(fault, Exception):
+            self._found = fault
+        return isinstance(fault, Exception)
+
+    def tell(self) -> None:
+        fault, self._found = self._found, None
+        if fault is not None:
+            raise fault
+
+
 class Forgetting:
     """A fault with one group is raised, and keeps none of the others from forgetting."""
 
@@ -33,8 +57,7 @@ class Forgetting:
         self._deleted = DeletedTopics()
         self._expiry: Expiry | None = None
         """The check for old offsets that is under way."""
-        self._fault: Exception | None = None
-        """What one group led to while many were looked at."""
+        self._expiry_fault, self._deletion_fault = _Fault(), _Fault()
 
     def created(self, group: Group) -> None:
         """It has committed nothing before."""
@@ -59,24 +82,15 @@ class Forgetting:
     def expire_offsets(self, most: int, now_ms: int) -> tuple[list[Effect], int]:
         """Forgets old offsets, and groups that have nothing left, until about `most` elements were looked at; how many
         that were."""
+        self._expiry_fault.tell()
         turn, looked_at = self._new_turn(now_ms), 0
-        self._tell_fault()
-        while looked_at < most and self._expiry is not None and self._fault is None:
-            try:
+        while looked_at < most and self._expiry is not None and not self._expiry_fault:
+            with self._expiry_fault:
                 elements = self._expiry.step(turn)
-            except Exception as fault:
-                self._fault = fault
-            else:
                 looked_at += elements or 0
                 if elements is None:
                     self._expiry = None
         return turn.effects, looked_at
-
-    def _tell_fault(self) -> None:
-        """What one group led to at the last call. That call had effects of other groups, which are not to be lost."""
-        fault, self._fault = self._fault, None
-        if fault is not None:
-            raise fault
 
     # Deleted topics
 
@@ -92,31 +106,29 @@ class Forgetting:
     def forget_deleted(self, most: int, now_ms: int) -> tuple[list[Effect], int]:
         """Look at some groups, until about `most` groups, topics and offsets were looked at; how many that were:
         none if all that is left is under way."""
+        self._deletion_fault.tell()
         turn, looked_at = self._new_turn(now_ms), 0
-        self._tell_fault()
-        while looked_at < most and self._fault is None:
-            try:
+        while looked_at < most and not self._deletion_fault:
+            with self._deletion_fault:
                 if (group := self._deleted.next_to_bury(now_ms)) is not None:
                     looked_at += self._bury_offsets(turn, group)
                 elif (group := self._deleted.next_group(self._groups.values())) is not None:
-                    looked_at += 1
                     if self._is_here(group):
                         looked_at += self._forget_deleted_of(group)
+                    else:
+                        self._deleted.has_gone(group)
+                    looked_at += 1
                 else:
                     break
-            except Exception as fault:
-                self._fault = fault
         return turn.effects, looked_at
 
     def _forget_deleted_of(self, group: Group) -> int:
         """What it has committed for topics that were deleted is void from now on. How much there was to look at."""
-        seen, topics = group.deletions_seen, self._deleted.take(group)
-        known = len(group.commits.by_topic)
+        topics, known = self._deleted.take(group), len(group.commits.by_topic)
         try:
             count = group.commits.topics_deleted(topics) if topics else 0
         except Exception:
-            group.deletions_seen = seen
-            self._deleted.look_again(group)
+            self._deleted.look_again(group, topics)
             raise
         if count:
             self._deleted.bury(group)
