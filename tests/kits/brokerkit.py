@@ -12,9 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kits.logkit import batch
+from tidelog.broker.broker import Broker
 from tidelog.broker.partition import Partition
 from tidelog.broker.registrations import _Known
+from tidelog.broker.standing import Standing
 from tidelog.controller import nodes
 from tidelog.coordination.memory import MemoryCoordination
 from tidelog.coordination.port import Create, Delete, Set
@@ -342,3 +346,9 @@ async def within(seconds: float) -> Any:
     began = loop.time()
     yield
     assert loop.time() - began <= seconds, f"took {loop.time() - began:.3f} s"
+
+
+def say_session_is_current(patch: pytest.MonkeyPatch, is_current: Callable[[], bool]) -> None:
+    """For all brokers, those that are there already and those that come."""
+    patch.setattr(Broker, "is_current", property(lambda broker: is_current()))
+    patch.setattr(Standing, "is_current", property(lambda standing: is_current, lambda standing, value: None))

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.kits.brokerkit import say_session_is_current
 from tests.sim.client_mutations import SEEN_BY_CLIENTS
 from tests.sim.edge_mutations import SEEN_IN_SEARCH
-from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.fetch import _Fetch
 from tidelog.broker.partition import Partition, RequestError
 from tidelog.broker.replicas import Replicas
+from tidelog.broker.write_path import Written
 from tidelog.controller.elections import Candidates, Election
 from tidelog.controller.image import NO_LEADER, PartitionState
 from tidelog.controller.turn import Turn
@@ -48,6 +49,7 @@ _TRIES = 12
 
 def ack_before_hw(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "is_committed", lambda self, offset: True)
+    patch.setattr(Written, "is_committed", True)
 
 
 def truncate_to_hw(patch: pytest.MonkeyPatch) -> None:
@@ -235,7 +237,7 @@ def no_epoch_fencing(patch: pytest.MonkeyPatch) -> None:
 
 def lead_without_session(patch: pytest.MonkeyPatch) -> None:
     """A broker whose session is over leads on, until a controller tells it otherwise."""
-    patch.setattr(Broker, "is_current", property(lambda self: True))
+    say_session_is_current(patch, lambda: True)
     patch.setattr(Replicas, "resign", lambda self: None)
 
 

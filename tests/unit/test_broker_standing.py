@@ -18,10 +18,10 @@ from tests.kits.brokerkit import (
     fetched,
     follower_request,
     run,
+    say_session_is_current,
     within,
 )
 from tests.unit.test_broker_offsets import delete_records
-from tidelog.broker.broker import Broker
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
 from tidelog.types import TopicPartition
@@ -44,7 +44,7 @@ class Session:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_current = True
-        monkeypatch.setattr(Broker, "is_current", property(lambda broker: self.is_current))
+        say_session_is_current(monkeypatch, lambda: self.is_current)
 
 
 def _follower_fetch(kit: Kit, topic_id: bytes, offsets: dict[int, int]) -> FetchRequest:

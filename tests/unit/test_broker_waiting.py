@@ -9,9 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.kits.brokerkit import Kit, run
+from tests.kits.brokerkit import Kit, run, say_session_is_current
 from tests.kits.logkit import batch
-from tidelog.broker.broker import Broker
 from tidelog.broker.waiting import AnswerTime, CommitQueue
 from tidelog.broker.write_path import Commits, Written
 from tidelog.errors import ErrorCode
@@ -98,7 +97,7 @@ def test_a_produce_that_waits_in_a_later_turn_is_not_acknowledged_if_the_session
         produces.copied()
         answered = len(produces.answered)
         assert 0 < answered < MANY
-        monkeypatch.setattr(Broker, "is_current", property(lambda broker: False))
+        say_session_is_current(monkeypatch, lambda: False)
         await eventually(lambda: len(produces.answered) == MANY)
         assert produces.codes == [NONE] * answered + [NOT_LEADER] * (MANY - answered)
 

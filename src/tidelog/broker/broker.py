@@ -170,7 +170,7 @@ class Broker:
             lambda: int(self.config["replica.lag.time.max.ms"]),
             self.clock,
             lambda partition: self.groups.role_changed(partition),
-            Standing(lambda: self.is_current),
+            Standing(lambda: self._membership.session.is_current()),
         )
         self.replicas.producer_room = ProducerRoom(
             config["tidelog.partition.producer.ids.max"],

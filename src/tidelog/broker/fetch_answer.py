@@ -8,26 +8,40 @@ from tidelog.broker.fetch_sessions import FetchItem, FetchSession
 from tidelog.broker.partition import Partition
 from tidelog.replication.leader import Leader
 from tidelog.types import BrokerId, Epoch, Offset
-from tidelog.wire.messages.fetch import FetchResponsePartitionData
+from tidelog.wire.messages.fetch import FetchRequest, FetchResponsePartitionData
 
 CONSUMER = -1
+_READ_COMMITTED = 1
 DEBUGGING_REPLICA = -2
 """Asks a replica for what it has itself, be it the leader or not."""
 
 
-class Wanted(NamedTuple):
+class Wanted:
     """What a fetch asks for as a whole."""
 
-    replica_id: BrokerId
-    """The follower that asks; negative for a consumer."""
-    broker_epoch: Epoch
-    """Of the follower, NO_EPOCH if it does not say it."""
-    committed_only: bool
-    max_wait_s: float
-    min_bytes: int
-    max_bytes: int
-    is_incremental: bool
-    """The answer names only what is new."""
+    __slots__ = (
+        "broker_epoch",
+        "committed_only",
+        "is_incremental",
+        "max_bytes",
+        "max_wait_s",
+        "min_bytes",
+        "replica_id",
+    )
+
+    def __init__(
+        self, replica_id: BrokerId, broker_epoch: Epoch, request: FetchRequest, most_bytes: int, is_incremental: bool
+    ) -> None:
+        self.replica_id = replica_id
+        """The follower that asks; negative for a consumer."""
+        self.broker_epoch = broker_epoch
+        """Of the follower, NO_EPOCH if it does not say it."""
+        self.committed_only = request.isolation_level == _READ_COMMITTED
+        self.max_wait_s = request.max_wait_ms / 1000
+        self.max_bytes = max_bytes = min(request.max_bytes, most_bytes)
+        self.min_bytes = min(request.min_bytes, max_bytes)
+        self.is_incremental = is_incremental
+        """The answer names only what is new."""
 
 
 class Source(NamedTuple):

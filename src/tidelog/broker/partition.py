@@ -101,7 +101,7 @@ class Partition:
     def lead(self, leader: Leader) -> None:
         """This replica leads, from now on or still."""
         self.leader = leader
-        leader.may_commit = lambda: self._standing.may_commit(self)
+        leader.may_commit = partial(self._standing.may_commit, self)
         self.log.high_watermark = leader.high_watermark
         leader.advance(self._now_ms())
         self._tide_rose(leader)

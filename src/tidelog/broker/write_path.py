@@ -42,7 +42,8 @@ class Written:
 
     @property
     def is_committed(self) -> bool:
-        return self.partition.is_committed(self.end_offset)
+        """Known in its term; the high watermark of a leader that leads no more stays as it was."""
+        return self.leader.high_watermark >= self.end_offset
 
     @property
     def is_of_a_former_term(self) -> bool:

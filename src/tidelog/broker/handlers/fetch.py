@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _TOPIC_IDS = 13
 _REPLICA_STATE = 15
-_READ_COMMITTED = 1
 _ONE_SLICE_BYTES = 16 * 1024
 """A smaller request does not name too many partitions for one slice."""
 _MANY = 1_000
@@ -52,7 +51,8 @@ _Answer: TypeAlias = FetchResponse | Later | Awaitable[FetchResponse | Later]
 def fetch(broker: Broker, request: FetchRequest, call: Call) -> _Answer | InSlices:
     """What there is to read, at once or when there is enough of it (S2.10)."""
     by_id = call.version >= _TOPIC_IDS
-    opened = broker.fetch_sessions.open(request, by_id, is_privileged=_is_of_follower(broker, request.replica_state))
+    state = request.replica_state  # made anew each time it is asked for
+    opened = broker.fetch_sessions.open(request, by_id, is_privileged=_is_of_follower(broker, state))
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     session, is_incremental = opened
@@ -60,17 +60,22 @@ def fetch(broker: Broker, request: FetchRequest, call: Call) -> _Answer | InSlic
     if session.parked is not None:
         session.parked.give_way()
     if call.frame is not None and len(call.frame) > _ONE_SLICE_BYTES:
-        return InSlices(_fetch_in_slices(broker, request, call, session, is_incremental))
+        return InSlices(_fetch_in_slices(broker, request, state, call, session, is_incremental))
     for forgotten in request.forgotten_topics_data:
         _forget(session, forgotten, forgotten.partitions)
     named = _Named([], [])
     for topic in request.topics:
         _name(broker, session, topic, topic.partitions, named)
-    return _Fetch(broker, request, call, session, is_incremental, named).start()
+    return _Fetch(broker, request, state, call, session, is_incremental, named).start()
 
 
 async def _fetch_in_slices(
-    broker: Broker, request: FetchRequest, call: Call, session: FetchSession, is_incremental: bool
+    broker: Broker,
+    request: FetchRequest,
+    state: FetchRequestReplicaState,
+    call: Call,
+    session: FetchSession,
+    is_incremental: bool,
 ) -> _Answer:
     """The same with very many partitions. The next fetch of this connection begins when all of them are named.
 
@@ -86,7 +91,7 @@ async def _fetch_in_slices(
             if session.is_closed:
                 return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             _name(broker, session, topic, partitions, named)
-    return _Fetch(broker, request, call, session, is_incremental, named).start()
+    return _Fetch(broker, request, state, call, session, is_incremental, named).start()
 
 
 class _Named(NamedTuple):
@@ -173,6 +178,7 @@ class _Fetch:
         self,
         broker: Broker,
         request: FetchRequest,
+        state: FetchRequestReplicaState,
         call: Call,
         session: FetchSession,
         is_incremental: bool,
@@ -182,18 +188,15 @@ class _Fetch:
         self._call = call
         self._session = session
         self._named, self._strangers = named
-        self._replica_state = state = request.replica_state
+        self._replica_state = state
         by_state = call.version >= _REPLICA_STATE
         self.replica_id = state.replica_id if by_state else request.replica_id
-        max_bytes = min(request.max_bytes, broker.config["fetch.max.bytes"])
         self._wanted = wanted = Wanted(
             self.replica_id,
             state.replica_epoch if by_state else NO_EPOCH,
-            committed_only=request.isolation_level == _READ_COMMITTED,
-            max_wait_s=request.max_wait_ms / 1000,
-            min_bytes=min(request.min_bytes, max_bytes),
-            max_bytes=max_bytes,
-            is_incremental=is_incremental,
+            request,
+            broker.config["fetch.max.bytes"],
+            is_incremental,
         )
         self._answer = FetchAnswer(session, wanted)
         self._reading = FetchReading(broker, call, session, wanted, self._answer)
@@ -202,7 +205,8 @@ class _Fetch:
         """There is something to read on the device."""
         self._heard: dict[FetchItem, None] = {}
         """What the follower has of these was heard before the device was read."""
-        self._later = Later()
+        self._later: Later | None = None
+        """The answer of one that is parked."""
         self._timer: asyncio.TimerHandle | None = None
         self._waits_with = 0
         """Partitions that it keeps while it is parked, and that no session keeps."""
@@ -304,6 +308,7 @@ class _Fetch:
     def _park(self) -> Later:
         """Until the partitions' changes satisfy it, or its time is over."""
         self._move(_State.PARKED)
+        self._later = Later()
         self._timer = asyncio.get_running_loop().call_later(self._wanted.max_wait_s, self.give_way)
         self._session.parked = self
         self._waits_with = self._broker.waiting_fetches.begin(self._session, self._call.connection)
@@ -363,6 +368,7 @@ class _Fetch:
         if self._session.parked is self:
             self._session.parked = None
         self._broker.waiting_fetches.end(self._call.connection, self._waits_with)
+        assert self._later is not None
         if self._is_cold:
             self._later.answer(self._respond_cold)
         elif len(self._answer.answers) <= _MANY and self._may_take(len(self._answer.answers)):

@@ -119,6 +119,7 @@ class _Produce:
         "_call",
         "_end_ns",
         "_heavy",
+        "_is_later",
         "_left",
         "_must_flush",
         "_must_wait",
@@ -136,7 +137,8 @@ class _Produce:
         self._request = request
         self._call = call
         self._topics: list[TopicProduceResponse] = []
-        self._parts = _parts_of(broker, request, call.version, self._topics)
+        parts = _parts_of(broker, request, call.version, self._topics)
+        self._parts = iter(list(parts)) if call.frame is not None and len(call.frame) <= _ONE_SLICE_BYTES else parts
         """Those that have not been looked at yet."""
         self._heavy: _Part | None = None
         """The first slice ended with this one, which a disk thread has to check."""
@@ -148,6 +150,8 @@ class _Produce:
         self._told = 0
         """Of how many of them the readers have been told."""
         self._must_flush = self._must_wait = False
+        self._is_later = False
+        """Other turns of the loop have come in between: a term or a session may be over."""
         self._left, self._end_ns = SLICE, call.taken_ns + _SLICE_NS
 
     def is_large(self, size: int) -> bool:
@@ -172,7 +176,7 @@ class _Produce:
     async def in_slices(self) -> _Answer:
         """What is left. Partitions have terms of their own: one may begin between two slices, and is asked for in the
         end."""
-        self._must_wait = True
+        self._must_wait = self._is_later = True
         try:
             if not self._is_given_up:
                 await self._append_rest()
@@ -225,34 +229,85 @@ class _Produce:
 
     def _append(self, part: _Part, looked: Looked | None = None) -> bool:
         """Append it or note why not. False if it is too heavy to be checked on the loop."""
-        broker, call, acks = self._broker, self._call, self._request.acks
-        name, topic, data, answers = part
+        _, topic, data, answers = part
         try:
-            if acks not in (0, 1, ALL):
-                raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
-            if name is None:
-                raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
-            if name in INTERNAL_TOPICS and call.client_id != _ADMIN_CLIENT:
-                raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
-            written, response = _append(broker, name, topic.topic_id, data, acks, call.version, looked)
-            self._writes[written] = response
-            answers.append(response)
-            self._must_flush = self._must_flush or written.needs_flush
-            self._must_wait = self._must_wait or not written.is_committed
+            written, response = self._written(part, looked)
         except HeavyBatchError:
             return False
         except TidelogError as failure:
-            refused = refusal(broker, topic, data, failure, call)
+            refused = refusal(self._broker, topic, data, failure, self._call)
             answers.append(refused)
-            if acks != 0:
-                self.record_errors = self.record_errors or RecordErrors(call)
+            if self._request.acks != 0:
+                self.record_errors = self.record_errors or RecordErrors(self._call)
                 self.record_errors.note(refused, failure)
+            return True
+        self._writes[written] = response
+        answers.append(response)
+        if written.needs_flush:
+            self._must_flush = True
+        if written.leader.high_watermark < written.end_offset:
+            self._must_wait = True
         return True
 
+    def _written(self, part: _Part, looked: Looked | None) -> tuple[Written, PartitionProduceResponse]:
+        """TidelogError if it is refused."""
+        broker, acks, version = self._broker, self._request.acks, self._call.version
+        name, topic, data, _ = part
+        if acks not in (0, 1, ALL):
+            raise RequestError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks = {acks}; allowed are -1, 0 and 1")
+        if name is None:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if name in INTERNAL_TOPICS and self._call.client_id != _ADMIN_CLIENT:
+            raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {name}")
+        partition = broker.replicas.leading(name, data.index)
+        leader, rules = partition.leader, partition.rules
+        assert leader is not None
+        if topic.topic_id not in (ZERO_UUID, partition.topic_id):
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)  # of an earlier topic of this name
+        if acks == ALL and not leader.has_enough_replicas():
+            raise RequestError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(partition.isr)} replicas of {partition.name} are in sync; "
+                f"min.insync.replicas = {rules.min_insync_replicas}",
+            )
+        if version < _ZSTD and data.records and codec_of(data.records) is Codec.ZSTD:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{_ZSTD}, this is v{version}"
+            )
+        if looked is None:
+            checked = check(data.records, rules, broker.clock.wall_ms(), on_loop=True)
+        else:
+            checked = looked.result(rules)
+        batch, header = checked.stamped(broker.clock.wall_ms()) if rules.append_time else checked
+        if header.is_transactional:
+            raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+        try:
+            written = write(partition, batch, header)
+        except SequenceGapError as gap:
+            if acks != 0:
+                broker.refusals.check_gap(
+                    sent(name, topic.topic_id, data.index, header), gap, leader.epoch_start_offset
+                )
+            elif not gap.is_unknown:
+                raise
+            written = write(partition, batch, header, AppendOrigin.RETURNING)
+        if header.producer_id >= 0 and broker.refusals:
+            broker.refusals.taken(sent(name, topic.topic_id, data.index, header))
+        broker.counts.written(name, len(batch), header.record_count)
+        response = PartitionProduceResponse(
+            index=data.index,
+            base_offset=written.base_offset,
+            log_append_time_ms=written.max_timestamp if rules.append_time else NO_TIMESTAMP,
+            log_start_offset=partition.log.log_start_offset,
+        )
+        return written, response
+
     def _tell(self) -> None:
-        for written in islice(self._writes, self._told, None):
-            written.tell_readers()
-        self._told = len(self._writes)
+        count = len(self._writes)
+        if self._told < count:
+            for written in islice(self._writes, self._told, None) if self._told else self._writes:
+                written.partition.appended_all()
+            self._told = count
 
     def finish(self) -> _Answer:
         self._tell()
@@ -269,7 +324,7 @@ class _Produce:
             return None
         if acks == ALL and self._must_wait:
             return _when_committed(broker, response, writes, timeout_ms, call)
-        if acks == 1:
+        if acks == 1 and self._is_later:
             for written, answer in writes.items():
                 answer.error_code = written.written_result()
         return _finish(broker, response, call)
@@ -296,55 +351,6 @@ def _parts_of(
 def _cost_of(data: PartitionProduceData) -> int:
     """What one partition takes of a slice."""
     return _COST_OF_PARTITION + (0 if data.records is None else len(data.records)) // _BYTES_OF_ELEMENT
-
-
-def _append(
-    broker: Broker,
-    topic: str,
-    topic_id: bytes,
-    data: PartitionProduceData,
-    acks: int,
-    version: int,
-    looked: Looked | None,
-) -> tuple[Written, PartitionProduceResponse]:
-    partition = broker.replicas.leading(topic, data.index)
-    leader, rules = partition.leader, partition.rules
-    assert leader is not None
-    if topic_id not in (ZERO_UUID, partition.topic_id):
-        raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)  # of an earlier topic of this name
-    if acks == ALL and not leader.has_enough_replicas():
-        raise RequestError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{len(partition.isr)} replicas of {partition.name} are in sync; "
-            f"min.insync.replicas = {rules.min_insync_replicas}",
-        )
-    if version < _ZSTD and data.records and codec_of(data.records) is Codec.ZSTD:
-        raise RequestError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v{_ZSTD}, this is v{version}")
-    if looked is None:
-        checked = check(data.records, rules, broker.clock.wall_ms(), on_loop=True)
-    else:
-        checked = looked.result(rules)
-    batch, header = checked.stamped(broker.clock.wall_ms()) if rules.append_time else checked
-    if header.is_transactional:
-        raise RequestError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
-    try:
-        written = write(partition, batch, header)
-    except SequenceGapError as gap:
-        if acks != 0:
-            broker.refusals.check_gap(sent(topic, topic_id, data.index, header), gap, leader.epoch_start_offset)
-        elif not gap.is_unknown:
-            raise
-        written = write(partition, batch, header, AppendOrigin.RETURNING)
-    if header.producer_id >= 0 and broker.refusals:
-        broker.refusals.taken(sent(topic, topic_id, data.index, header))
-    broker.counts.written(topic, len(batch), header.record_count)
-    response = PartitionProduceResponse(
-        index=data.index,
-        base_offset=written.base_offset,
-        log_append_time_ms=written.max_timestamp if rules.append_time else NO_TIMESTAMP,
-        log_start_offset=partition.log.log_start_offset,
-    )
-    return written, response
 
 
 def _close_on_error(response: ProduceResponse, call: Call) -> None:
