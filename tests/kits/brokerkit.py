@@ -351,4 +351,5 @@ async def within(seconds: float) -> Any:
 def say_session_is_current(patch: pytest.MonkeyPatch, is_current: Callable[[], bool]) -> None:
     """For all brokers, those that are there already and those that come."""
     patch.setattr(Broker, "is_current", property(lambda broker: is_current()))
-    patch.setattr(Standing, "is_current", property(lambda standing: is_current, lambda standing, value: None))
+    told = property(lambda standing: is_current, lambda standing, value: None)
+    patch.setattr(Standing, "is_current", told, raising=False)
