@@ -17,6 +17,7 @@ from tests.kits.logkit import batch
 from tidelog.broker.handlers import produce
 from tidelog.broker.partition import RequestError
 from tidelog.errors import ErrorCode
+from tidelog.records.validate import validate
 from tidelog.types import NO_PRODUCER
 
 RECORDS = 40
@@ -57,17 +58,17 @@ class Client:
 
 def refuse(monkeypatch: pytest.MonkeyPatch, codes: Iterator[ErrorCode]) -> None:
     """The broker refuses batches of idempotent producers with these codes, one each, and takes the others."""
-    append = produce._append
+    write = produce._Produce._written
 
-    def append_or_refuse(broker: Any, topic: str, topic_id: bytes, data: Any, *rest: Any) -> Any:
-        if produce.validate(data.records).producer_id != NO_PRODUCER:
+    def write_or_refuse(self: Any, part: Any, looked: Any) -> Any:
+        if validate(part.data.records).producer_id != NO_PRODUCER:
             code = next(codes)
             if code is not ErrorCode.NONE:
                 time.sleep(_BATCHES_UNDER_WAY_S)
                 raise RequestError(code)
-        return append(broker, topic, topic_id, data, *rest)
+        return write(self, part, looked)
 
-    monkeypatch.setattr(produce, "_append", append_or_refuse)
+    monkeypatch.setattr(produce._Produce, "_written", write_or_refuse)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER])
