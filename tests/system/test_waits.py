@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -327,10 +328,13 @@ def test_who_follows_is_told_of_a_missing_leader_and_when_it_is_back(shell: Shel
 def test_living_partitions_are_read_and_written_beside_one_without_a_leader(shell: Shell):
     """Alone, following, and in a group; the rest when its leader is back."""
     offline = f"orders-{HELD_BY[FOLLOWER]}"
+    of_the_dead = [partition_of(group, len(GROUPS)) for group in shell.groups_of(FOLLOWER)[0]]
+    names = (f"living-{number}" for number in count())
+    group = next(name for name in names if partition_of(name, len(GROUPS)) not in of_the_dead)
     shell.run(f"produce orders --partition {HELD_BY[FOLLOWER]}", b"of the dead\n")
     with shell.dead(FOLLOWER):
         shell.run("produce orders", b"of the living\n")
-        commands = ("consume orders", "consume orders --follow", "consume orders --group living")
+        commands = ("consume orders", "consume orders --follow", f"consume orders --group {group}")
         running = [shell.start(command) for command in commands]
         for command in running:
             command.waits_for(f"{offline}: LEADER_NOT_AVAILABLE")
