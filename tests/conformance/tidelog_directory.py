@@ -60,8 +60,7 @@ def config_of(topic: str) -> TopicConfig:
         index_interval_bytes=150,
         retention_ms=-1,
         file_delete_delay_ms=0,
-        cleanup_compact=topic.startswith("compacted"),
-        cleanup_delete=not topic.startswith("compacted"),
+        cleanup_policy=("compact",) if topic.startswith("compacted") else ("delete",),
         delete_retention_ms=0 if topic == "compacted-often" else 86_400_000,
         producer_id_expiration_ms=2**62,
     )
