@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -50,3 +51,13 @@ def test_a_run_says_for_which_broker_it_waits_and_ends_in_time(project: Path) ->
 def test_a_dry_run_ends_in_time_though_spark_has_not_started(project: Path) -> None:
     result = pipeline(project, "dry-run", "--timeout", "1")
     assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "Error: not done after 1 s")
+    assert processes_with(str(project)) == [], "Spark is ended too"
+
+
+def processes_with(text: str) -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if text.encode() in file.read_bytes():
+                found.append(file.parent.name)
+    return found

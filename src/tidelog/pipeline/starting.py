@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -89,7 +90,8 @@ def spark_connect(project: Project, master: str, held: Sequence[int] = ()) -> It
     with contextlib.ExitStack() as stack:
         try:
             with _printing_to(project.spark_log):
-                stack.callback(_end_jvm, _started_jvm(builder, held))
+                with _undisturbed():
+                    stack.callback(_end_jvm, _started_jvm(builder, held))
                 driver = builder.getOrCreate()
         except (PySparkException, Py4JJavaError) as failure:
             raise PipelineError(f"Spark did not start on {master}: {_why(failure, project.spark_log)}") from failure
@@ -113,6 +115,24 @@ def _connected(driver: Any, token: str) -> Iterator[Any]:
             session.stop()
     finally:
         os.environ.pop(_CONNECT_MODE, None)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C, or the end of the time that a run has, is heeded afterwards: else a JVM that was just started would
+    outlive this process. Other threads may be there, so to block the signals in this one is not enough."""
+    caught: list[int] = []
+    before = {}
+    with contextlib.suppress(ValueError):  # another thread than the main one hears of no signal
+        for signal_number in (signal.SIGINT, signal.SIGALRM):
+            before[signal_number] = signal.signal(signal_number, lambda number, frame: caught.append(number))
+    try:
+        yield
+    finally:
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
+    for number in caught:
+        signal.raise_signal(number)
 
 
 def _started_jvm(builder: Any, held: Sequence[int]) -> Any:
