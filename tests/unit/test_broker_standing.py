@@ -6,6 +6,7 @@ This is decision 5 of docs/ARCHITECTURE.md, and edge case 43.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,10 @@ from tests.kits.brokerkit import (
     within,
 )
 from tests.unit.test_broker_offsets import delete_records
+from tidelog.broker.partition import Partition
 from tidelog.errors import ErrorCode
 from tidelog.lab.broker import eventually
+from tidelog.log.log import Appended
 from tidelog.types import TopicPartition
 from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.offsets import (
@@ -80,6 +83,27 @@ def test_nothing_is_written_nor_acknowledged_without_a_session(session: Session,
         assert kit.partition().log.log_end_offset == 0
         session.is_current = True
         assert await code_of(kit.produce(acks=acks)) == ErrorCode.NONE
+
+    run(story)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_process_that_is_frozen_between_a_write_and_its_answer_acknowledges_nothing(
+    session: Session, acks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are in one turn of the loop, and the session is over when the process goes on."""
+    append = Partition.append
+
+    def append_and_freeze(partition: Partition, *given: Any) -> Appended:
+        appended = append(partition, *given)
+        session.is_current = False
+        return appended
+
+    async def story(kit: Kit) -> None:
+        await kit.create_topic()
+        monkeypatch.setattr(Partition, "append", append_and_freeze)
+        code = await code_of(kit.produce(acks=acks, timeout_ms=200))
+        assert code in (NOT_LEADER, ErrorCode.REQUEST_TIMED_OUT)
 
     run(story)
 

@@ -119,7 +119,6 @@ class _Produce:
         "_call",
         "_end_ns",
         "_heavy",
-        "_is_later",
         "_left",
         "_must_flush",
         "_must_wait",
@@ -137,8 +136,7 @@ class _Produce:
         self._request = request
         self._call = call
         self._topics: list[TopicProduceResponse] = []
-        parts = _parts_of(broker, request, call.version, self._topics)
-        self._parts = iter(list(parts)) if call.frame is not None and len(call.frame) <= _ONE_SLICE_BYTES else parts
+        self._parts = _parts_of(broker, request, call.version, self._topics)
         """Those that have not been looked at yet."""
         self._heavy: _Part | None = None
         """The first slice ended with this one, which a disk thread has to check."""
@@ -150,8 +148,6 @@ class _Produce:
         self._told = 0
         """Of how many of them the readers have been told."""
         self._must_flush = self._must_wait = False
-        self._is_later = False
-        """Other turns of the loop have come in between: a term or a session may be over."""
         self._left, self._end_ns = SLICE, call.taken_ns + _SLICE_NS
 
     def is_large(self, size: int) -> bool:
@@ -176,7 +172,7 @@ class _Produce:
     async def in_slices(self) -> _Answer:
         """What is left. Partitions have terms of their own: one may begin between two slices, and is asked for in the
         end."""
-        self._must_wait = self._is_later = True
+        self._must_wait = True
         try:
             if not self._is_given_up:
                 await self._append_rest()
@@ -245,7 +241,7 @@ class _Produce:
         answers.append(response)
         if written.needs_flush:
             self._must_flush = True
-        if written.leader.high_watermark < written.end_offset:
+        if not written.is_committed:
             self._must_wait = True
         return True
 
@@ -303,11 +299,9 @@ class _Produce:
         return written, response
 
     def _tell(self) -> None:
-        count = len(self._writes)
-        if self._told < count:
-            for written in islice(self._writes, self._told, None) if self._told else self._writes:
-                written.partition.appended_all()
-            self._told = count
+        for written in islice(self._writes, self._told, None):
+            written.tell_readers()
+        self._told = len(self._writes)
 
     def finish(self) -> _Answer:
         self._tell()
@@ -324,7 +318,7 @@ class _Produce:
             return None
         if acks == ALL and self._must_wait:
             return _when_committed(broker, response, writes, timeout_ms, call)
-        if acks == 1 and self._is_later:
+        if acks == 1:
             for written, answer in writes.items():
                 answer.error_code = written.written_result()
         return _finish(broker, response, call)
